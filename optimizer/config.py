@@ -216,6 +216,12 @@ class OptimizeConfig:
         parse=excluded_from_texts,
         show=excluded_texts,
     )
+    start_from: Path | None = SEARCH(
+        "Your config.pbtxt: trial 1, and a second baseline. Its max_batch_size, number of instances, threads "
+        "and dynamic batcher count.",
+        "FILE",
+        exists=True,
+    )
     server: ServerKind = SERVER(
         "`embedded` (the server of the `embedded` extra), `local` (tritonserver on PATH), `docker` (NVIDIA's "
         "image) or `remote` (a running server).",

@@ -15,7 +15,7 @@ from search.answer.analysis import frontier_of
 from search.answer.conclusion import Conclusion, RunEvidence, conclude
 from search.answer.pauses import pauses_of
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
-from search.certification.certify import certify_best
+from search.certification.certify import CertifiedResult, certify_best
 from search.certification.default_rate import with_run_at_default_rate
 from search.certification.queue_policy import cost_of_policy
 from search.cost.cost import PriceRecord
@@ -91,13 +91,15 @@ class SearchResult:
     """The recommended configuration with its certificate, and figures for comparison.
 
     `baseline` is Triton's default configuration, None if it was not tried; `gain` is the winner's certified rate
-    over the baseline's. `frontier` holds the load runs that no other beats in rate and latency. `contention` is
-    the CPU time that other processes took during all load, None if it could not be measured.
+    over the baseline's. `start` is the configuration that the user started from. `frontier` holds the load runs
+    that no other beats in rate and latency. `contention` is the CPU time that other processes took during all
+    load, None if it could not be measured.
     """
 
     winner: Trial
     baseline: Trial | None
     gain: float | None
+    start: Trial | None
     cost: CostRecord
     alternatives: tuple[TrialRecord, ...]
     frontier: tuple[FrontierRecord, ...]
@@ -177,7 +179,8 @@ def find_best(
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
-    return _result(request, store, winner, certified.baseline, served, conclusion, front_ends, queue_policy)
+    certified = replace(certified, winner=winner)
+    return _result(request, store, certified, served, conclusion, front_ends, queue_policy)
 
 
 def _known_cost_of_policy(directory: Path) -> QueuePolicyRecord | None:
@@ -236,20 +239,21 @@ def _evidence(
 def _result(
     request: SearchRequest,
     store: TrialStore,
-    winner: Trial,
-    baseline: Trial | None,
+    certified: CertifiedResult,
     bench: RunBench,
     conclusion: Conclusion,
     front_ends: tuple[FrontEndRecord, ...],
     queue_policy: QueuePolicyRecord | None,
 ) -> SearchResult:
     objective, spent = request.objective, bench.spent
-    rivals = [trial for trial in store.trials if request.space.may_be_best(trial.served)]
+    winner, baseline = certified.winner, certified.baseline
+    rivals = [trial for trial in store.trials if trial.served not in request.space.only_compared]
     measured = [*store.trials, winner, *([baseline] if baseline else [])]
     return SearchResult(
         winner=winner,
         baseline=baseline,
         gain=gain_over(winner, baseline) if objective.name != "latency" else None,
+        start=certified.start,
         cost=cost_of(
             request.price,
             winner,

@@ -51,7 +51,7 @@ class Restriction:
 def restricted(space: SearchSpace, wanted: Restriction) -> SearchSpace:
     """Return the space with the wanted values of its own knobs; members have been restricted before.
 
-    A baseline with other values is still measured, and only compared with. An engine that is excluded is not.
+    A baseline or start with other values is still measured, and only compared with.
     Raises BadInput if nothing is left, or for a knob that these engines do not have.
     """
     _check_fixed(space, wanted)
@@ -70,9 +70,11 @@ def restricted(space: SearchSpace, wanted: Restriction) -> SearchSpace:
             f"{wanted.options}: no configuration of {space.name} is left to try on {space.limits.cores} cores.",
             f"Leave one out or give other values. By default there are: {others}.",
         )
-    baseline = knobs_of(found.baseline())
-    changed = [knob for knob, axis in kept.items() if axis != before[knob] and knob in baseline]
-    return replace(found, baseline_wanted=all(baseline[knob] in kept[knob] for knob in changed))
+    given = [*map(found.baseline, found.engines), *([] if space.start is None else [space.start])]
+    changed = {knob: axis for knob, axis in kept.items() if axis != before[knob]}
+    wanted_of = [all(knobs_of(one).get(knob, axis[0]) in axis for knob, axis in changed.items()) for one in given]
+    apart = tuple(one for one, is_wanted in zip(given, wanted_of, strict=True) if not is_wanted)
+    return replace(found, only_compared=apart)
 
 
 def _check_fixed(space: SearchSpace, wanted: Restriction) -> None:

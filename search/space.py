@@ -45,8 +45,8 @@ class MachineLimits:
 class SearchSpace:
     """All legal combinations of the knobs for the given engines; `axes` lists each knob's values in order.
 
-    `members` are the spaces of the engines' members, in their order. Without `baseline_wanted` the user excludes
-    the baseline, which is only compared with.
+    `members` are the spaces of the engines' members, in their order. `start` is the configuration that the user
+    starts from. Those in `only_compared` are measured, but the user does not want them as the answer.
     """
 
     engines: tuple[Engine, ...]
@@ -58,7 +58,8 @@ class SearchSpace:
     rows_per_request: int = 1
     members: tuple[SearchSpace, ...] = ()
     cuda_graphs: tuple[int, ...] = (0, 1)
-    baseline_wanted: bool = True
+    start: ServingConfig | None = None
+    only_compared: tuple[ServingConfig, ...] = ()
 
     def axes(self) -> dict[str, tuple[int | str, ...]]:
         """Return each knob's name and its values, in increasing order."""
@@ -127,10 +128,6 @@ class SearchSpace:
             return False
         return int(knobs["max_batch_size"]) > self.rows_per_request or int(knobs["max_queue_delay_us"]) == 0
 
-    def may_be_best(self, config: ServingConfig) -> bool:
-        """False for a baseline that is only compared with."""
-        return self.baseline_wanted or config != self.baseline(config.engine)
-
     def allows(self, knobs: Mapping[str, int | str]) -> bool:
         """True if the point is legal, or that of the baseline."""
         return knobs_of(self.baseline()) == knobs or self.is_legal(knobs)
@@ -198,7 +195,7 @@ class SearchSpace:
         """Return the serving configuration at a point, legal or not; of a user's own model's, that as it is."""
         engine = next(engine for engine in self.engines if engine_label(engine) == knobs["engine"])
         members = tuple(member.config(self.of_member(knobs, member)) for member in self.members)
-        given = replace(self.baseline(engine), members=members) if engine.own is not None else None
+        given = self.start if engine.own is None else replace(self.baseline(engine), members=members)
         if given is not None and knobs_of(given) == knobs:
             return given
         max_batch_size = int(knobs["max_batch_size"]) if engine.batched else 0

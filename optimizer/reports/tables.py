@@ -13,6 +13,8 @@ from optimizer.reports.evidence import compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS
 from optimizer.reports.text import KNOBS
 from search.answer.analysis import similar_rates
+from search.answer.recommend import energy_of
+from search.cost.cost import cost_per_million_inferences_usd
 from search.cost.cost import replicas as count_of
 from search.labels import baseline_name, is_ensemble, is_own, member_name, memory_text, record_text
 from search.records.recommendation import RecommendationRecord
@@ -28,7 +30,8 @@ EXACT_DB = 1000.0
 
 def comparison(found: RecommendationRecord) -> Table:
     """The recommendation compared with Triton's default: knobs, certified rate, money and power."""
-    shown = _shown(found)
+    columns = {"recommended": found.winner, **compared_with(found)}
+    shown = list(columns.values())
     rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
     rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
     rows += [
@@ -46,10 +49,28 @@ def comparison(found: RecommendationRecord) -> Table:
         name = f"server's memory (limit {memory_text(found.slo.max_memory_bytes)})"
         sizes = [trial.memory_bytes for trial in shown]
         rows.append((name, [UNKNOWN if size is None else memory_text(size) for size in sizes]))
-    cost = found.cost
-    usd = [cost.cost_per_million_inferences_usd, cost.baseline_cost_per_million_inferences_usd]
-    rows.append(("cost per million", [format_dollars(one) for one in usd[: len(shown)]]))
-    return _compared(found, "", [*rows, *_circumstances(found, shown)])
+    rows.append(("cost per million", [format_dollars(_million_usd(found, trial)) for trial in shown]))
+    cells = [
+        (name, [Cell(text=one, style="" if position else "main") for position, one in enumerate(texts)])
+        for name, texts in [*rows, *_circumstances(found, shown)]
+    ]
+    return table_of_texts(("", *columns), cells)
+
+
+def compared_with(found: RecommendationRecord) -> dict[str, TrialRecord]:
+    """Return the baselines that are not the recommendation, by their names: Triton's, and that of --start-from."""
+    default, start = default_of(found), found.start
+    columns = {} if default is None else {baseline_name(found.winner.config): default}
+    if start is not None and start.number != found.winner.number:
+        columns["your config.pbtxt"] = start
+    return columns
+
+
+def _million_usd(found: RecommendationRecord, trial: TrialRecord) -> float | None:
+    if trial.certificate is None:
+        return None
+    rate_per_s = found.workload.rows_per_request * trial.certificate.rate_per_s
+    return cost_per_million_inferences_usd(found.cost.price.usd_per_hour, rate_per_s)
 
 
 def _members(shown: list[TrialRecord]) -> Iterator[tuple[str, list[str]]]:
@@ -63,10 +84,13 @@ def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Ite
     """Rows on GPUs and energy, if they were measured."""
     if any(trial.measurement is not None and trial.measurement.gpu is not None for trial in shown):
         yield "GPUs meanwhile", [_gpu(trial) for trial in shown]
-    cost = found.cost
-    energies = [cost.energy_kwh_per_million_inferences, cost.baseline_energy_kwh_per_million_inferences]
+    cost, default = found.cost, default_of(found)
+    known = {found.winner.number: cost.energy_kwh_per_million_inferences}
+    if default is not None:
+        known[default.number] = cost.baseline_energy_kwh_per_million_inferences
+    energies = [known.get(trial.number) or energy_of(trial, found.workload.rows_per_request) for trial in shown]
     if any(energy is not None for energy in energies):
-        texts = [UNKNOWN if energy is None else f"{energy:.3g} kWh" for energy in energies[: len(shown)]]
+        texts = [UNKNOWN if energy is None else f"{energy:.3g} kWh" for energy in energies]
         yield "energy per million, only GPUs", texts
 
 

@@ -45,6 +45,7 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
         instead = "" if other is None else f" instead of {other} with {default}"
         gain = "" if found.gain is None else f"; {found.gain:.2f} times its certified rate"
         yield f"{mine}{unit}{instead}{gain}."
+    yield from _against_start(found)
     rows = in_rows(found)
     if rows is not None:
         yield f"{rows}."
@@ -53,6 +54,22 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
         replicas = f"{cost.replicas} replica{'s' if cost.replicas > 1 else ''}"
         hourly = format_dollars(cost.total_usd_per_hour)
         yield f"{format_rate(cost.rate_to_serve_per_s)} requests/s take {replicas}: {hourly} an hour."
+
+
+def _against_start(found: RecommendationRecord) -> Iterator[str]:
+    """Yield how the recommendation compares with the configuration of --start-from."""
+    start, certificate = found.start, found.winner.certificate
+    if start is None or certificate is None:
+        return
+    if start.number == found.winner.number:
+        yield "That is your own config.pbtxt: nothing better was found."
+    elif start.certificate is not None:
+        ratio = certificate.rate_per_s / start.certificate.rate_per_s
+        yield f"{ratio:.2f} times the certified rate of your config.pbtxt."
+    elif start.rate_at_limit_per_s:
+        yield f"Your config.pbtxt was not certified, about {format_rate(start.rate_at_limit_per_s)}/s by estimate."
+    else:
+        yield f"Your config.pbtxt was certified for no rate: {start.state}, {start.reason.splitlines()[0]}."
 
 
 def _objective(found: RecommendationRecord) -> tuple[str, str | None, str]:

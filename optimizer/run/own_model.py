@@ -40,7 +40,7 @@ AskServer = Callable[[Engine], Mapping[str, Mapping[str, Any]]]
 
 NOT_FOR_OWN = (
     *("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision"),
-    *("threads", "workers"),
+    *("threads", "start_from", "workers"),
 )
 ONLY_FOR_OWN = ("vary", "calls", "tune", "with_model")
 MAX_TUNED = 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,13 +37,13 @@ from optimizer.model.onnx_model import Model
 from optimizer.model.weights import number_format
 from optimizer.model_source import label_of, needs_export
 from optimizer.precision.names import Precision
-from optimizer.run.own_model import AskServer, largest_batch, own_engines
+from optimizer.run.own_model import AskServer, own_engines
+from optimizer.run.spaces import own_space, space_of
 from search.choices import LARGEST_BATCH
 from search.cost.cost import PriceRecord, price_for
 from search.records.accuracy import AccuracyRecord
 from search.records.recommendation import ModelRecord
-from search.restriction import Restriction, restricted
-from search.space import MachineLimits, SearchSpace, search_space
+from search.space import SearchSpace
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
 
@@ -165,7 +165,7 @@ def prepare(
             [(variant.precision, variant.model) for variant in usable.variants],
             None if usable.reference is None else judge_engine,
         )
-    space = _space(config, machine, engines, LARGEST_BATCH, on_event=on_event)
+    space = space_of(config, machine, engines, LARGEST_BATCH, on_event=on_event)
     return Prepared(
         source=model,
         batching=batching,
@@ -200,7 +200,7 @@ def _prepared_own(
         record, engines = own_engines(
             config, work_dir, on_gpu=bool(machine.gpus), ask=ask_server, on_event=on_event
         )
-    space = _own_space(config, machine, engines, on_event)
+    space = own_space(config, machine, engines, on_event)
     return Prepared(
         source=None,
         batching=None,
@@ -209,41 +209,6 @@ def _prepared_own(
         machine=machine,
         price=price,
         space=space,
-    )
-
-
-def _own_space(
-    config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...], on_event: OnEvent
-) -> SearchSpace:
-    """Return the space of a user's own model: what is varied of it, and of its members."""
-    called, others = engines[0].members, [one.name for one in config.with_models]
-    tuned = config.tune or [one.model_name for one in called if one.model_name not in others]
-    names = ["", *(member.model_name for member in called)]
-    unknown = [knob for knob, _ in config.excluded if knob.rpartition(".")[0] not in names]
-    if unknown:
-        known = f"It calls {', '.join(names[1:])}." if called else "It calls no other model."
-        raise BadInput(f"--exclude {unknown[0]}: {engines[0].model_name} calls no such model.", known)
-    share = replace(machine, memory_bytes=machine.memory_bytes // max(1, len(called)))
-    members = tuple(
-        _space(
-            replace(config, client_batch=1) if member.model_name in others else config,
-            share,
-            (member,),
-            largest_batch(member, config),
-            as_it_is=member.model_name not in tuned,
-            restriction=restriction_of(config).of_member(member.model_name),
-            on_event=on_event,
-        )
-        for member in called
-    )
-    return _space(
-        config,
-        machine,
-        engines,
-        largest_batch(engines[0], config),
-        members=members,
-        as_it_is=engines[0].is_ensemble,
-        on_event=on_event,
     )
 
 
@@ -260,48 +225,6 @@ def _price(config: OptimizeConfig, machine: Hardware) -> PriceRecord:
         per_hour=config.price_per_hour_usd,
         term=config.price_term,
     )
-
-
-def _space(
-    config: OptimizeConfig,
-    machine: Hardware,
-    engines: tuple[Engine, ...],
-    largest_batch: int,
-    *,
-    as_it_is: bool = False,
-    restriction: Restriction | None = None,
-    members: tuple[SearchSpace, ...] = (),
-    on_event: OnEvent,
-) -> SearchSpace:
-    """Return the space of these engines, with the values that the user wants. Raises BadInput if none is left."""
-    space = search_space(
-        engines,
-        MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines)),
-        limit_ms=config.limits[0].limit_ms,
-        rows_per_request=config.client_batch if all(engine.batched for engine in engines) else 1,
-        largest_batch=largest_batch,
-        members=members,
-        as_it_is=as_it_is,
-    )
-    if as_it_is:
-        return space
-    wanted = restriction or restriction_of(config)
-    for unknown in wanted.of_none(space):
-        text = f"--exclude {unknown} excludes nothing: {space.name} is not tried with it in any case."
-        on_event(events.Note(text=text, warning=True))
-    return restricted(space, wanted)
-
-
-def restriction_of(config: OptimizeConfig) -> Restriction:
-    """Return what the user wants to be tried; the largest batch of a repository's models is another matter."""
-    given = {
-        "max_batch_size": config.max_batch_sizes if config.repository is None else None,
-        "instance_count": config.instance_counts,
-        "intra_op_threads": config.intra_op_threads,
-        "max_queue_delay_us": config.queue_delays_us,
-    }
-    values = {knob: numbers for knob, numbers in given.items() if numbers is not None}
-    return Restriction(values=values, excluded=config.excluded)
 
 
 def judged_engine(
@@ -329,10 +252,3 @@ def judged_engine(
 def _checked(what: str, check: Callable[[], None], on_event: OnEvent) -> None:
     with timed_step(on_event, f"check of the {what}"):
         check()
-
-
-def _serving_memory(machine: Hardware, engines: tuple[Engine, ...]) -> int:
-    """Return the bytes that all instances share: the machine's memory, or the GPU's if less and engines use it."""
-    on_gpu = any(engine.device == "gpu" for engine in engines)
-    gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus[:1] if on_gpu and gpu.memory_bytes is not None]
-    return min([machine.memory_bytes, *gpu_bytes])

@@ -86,6 +86,7 @@ def recommendation_record(
         winner=result.winner.record,
         baseline=None if result.baseline is None else result.baseline.record,
         gain=result.gain,
+        start=None if result.start is None else result.start.record,
         cost=result.cost,
         alternatives=result.alternatives,
         reason=result.reason,

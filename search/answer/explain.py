@@ -24,6 +24,7 @@ CAUSES: dict[Cause, str] = {
     "baseline": "It is Triton's behaviour with an empty config.pbtxt: everything else is compared with it.",
     "predicted": "Its prediction was the highest, at its best, of all configurations not tried yet.",
     "adjacent": "It is one step along one axis from the best configuration at that time.",
+    "start": "It is your own configuration (--start-from), which the recommendation is compared with.",
     "landmark": "It is one of the few points that span the space, tried before the sampler chooses.",
     "sampler": "Optuna's sampler chose it, from the trials before it.",
     "fastest": "No configuration was predicted to meet the SLO at any rate, and this one comes nearest.",

@@ -9,6 +9,7 @@ from search.choices import ObjectiveName
 from search.cost.cost import PriceRecord, cost_per_million_inferences_usd, replicas
 from search.labels import knobs_text
 from search.records.recommendation import CostRecord
+from search.records.trial import TrialRecord
 from search.trials.objective import COST, Objective, energy_kwh_of
 from search.trials.trial import Trial
 
@@ -61,7 +62,7 @@ def cost_of(
     )
 
 
-def energy_of(trial: Trial, rows_per_request: int = 1) -> float | None:
+def energy_of(trial: TrialRecord, rows_per_request: int = 1) -> float | None:
     """Return kWh per million inferences at the certified rate; None if power was not measured."""
     measured = trial.measurement
     if trial.certificate is None or measured is None:

@@ -43,10 +43,11 @@ class Caveat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedResult:
-    """The winner with its certificate; the baseline, with a certificate if there was time for it."""
+    """The winner with its certificate; the baseline and the start, with theirs if there was time."""
 
     winner: Trial
     baseline: Trial | None
+    start: Trial | None = None
 
 
 def certify_best(runner: TrialRunner) -> CertifiedResult | None:
@@ -68,8 +69,9 @@ def certify_best(runner: TrialRunner) -> CertifiedResult | None:
     )
     candidates = [trial for trial in store.best_first() if trial.rate_at_limit_per_s]
     defaults = [trial for trial in store.trials if trial.served == store.space.baseline(trial.served.engine)]
+    start = next((trial for trial in store.trials if trial.served == store.space.start), None)
     return Certification(certifier=certifier, context=runner).result(
-        candidates, defaults[-1] if defaults else None
+        candidates, defaults[-1] if defaults else None, start
     )
 
 
@@ -81,42 +83,61 @@ class Certification:
     context: TrialContext
     _certified: dict[int, Trial] = field(default_factory=dict)
 
-    def result(self, candidates: list[Trial], default: Trial | None) -> CertifiedResult | None:
-        """Certify the best of the candidates and the default; see `certify_best`."""
+    def result(
+        self, candidates: list[Trial], default: Trial | None, start: Trial | None = None
+    ) -> CertifiedResult | None:
+        """Certify the best of the candidates, the default and the start; see `certify_best`."""
         certifier = self.certifier
         candidates = self._ranked(candidates)
         self._choose_confidence(candidates)
-        measured = default if default is not None and default.state == "complete" else None
+        # What the user knows is compared with first, if there is no time for both.
+        measured = next((one for one in (start, default) if one is not None and one.state == "complete"), None)
         begun_s = self.context.budget.elapsed_s()
         winner = self._best_of(candidates, paired=measured)
         if winner is None:
             return None
-        if measured is not None and measured.number != winner.number and not self.context.stop():
-            ends_s, now_s = certifier.deadline_s, self.context.budget.elapsed_s()
-            certifier.deadline_s = min(ends_s, now_s + max(MIN_FOR_DEFAULT_S, now_s - begun_s))
-            default = self._best_of([measured]) or measured
-            certifier.deadline_s = ends_s
-            if winner.number in certifier.mixing:
-                winner = self._best_of(candidates)
-                if winner is None:
-                    return None
-        if default is not None and default.number in certifier.mixing:
-            default = next(trial for trial in certifier.store.trials if trial.number == default.number)
+        most_s = max(MIN_FOR_DEFAULT_S, self.context.budget.elapsed_s() - begun_s)
+        start, default = (self._if_time(one, winner, most_s) for one in (start, default))
+        if winner.number in certifier.mixing:
+            winner = self._best_of(candidates)
+            if winner is None:
+                return None
         certifier.watch(winner)
         winner = certifier.at_covered_rate(winner)
-        if default is not None and default.number == winner.number:
-            default = winner
-        elif default is not None:
-            default = certifier.at_covered_rate(default)
-            mine, other = map(self._worth, (winner, default))
-            wanted = certifier.store.space.may_be_best(default.served)
-            if wanted and other[0] >= mine[0] and other[1] > mine[1]:
+        default, start = (self._as_covered(one, winner) for one in (default, start))
+        for other, name in ((default, "The default configuration"), (start, "Your own configuration")):
+            if other is not None and self._is_better(other, winner):
                 by_rate = self.context.objective.name == "cost"
                 does = "is certified for more than" if by_rate else "does better than"
-                text = f"The default configuration {does} trial {winner.number}, so it is the answer."
+                text = f"{name} {does} trial {winner.number}, so it is the answer."
                 certifier.note(text, "default_is_better", winner, warning=False)
-                winner = default
-        return CertifiedResult(winner=winner, baseline=default)
+                winner = other
+        return CertifiedResult(winner=winner, baseline=default, start=start)
+
+    def _if_time(self, other: Trial | None, winner: Trial, most_s: float) -> Trial | None:
+        """Return a trial that the winner is compared with: certified, if that takes `most_s` at most."""
+        certifier = self.certifier
+        if other is None or other.state != "complete" or other.number == winner.number or self.context.stop():
+            return other
+        ends_s = certifier.deadline_s
+        certifier.deadline_s = min(ends_s, self.context.budget.elapsed_s() + most_s)
+        found = self._best_of([other]) or other
+        certifier.deadline_s = ends_s
+        return found
+
+    def _as_covered(self, other: Trial | None, winner: Trial) -> Trial | None:
+        """Return such a trial at its covered rate, or as it is recorded if its batches mix rows."""
+        if other is None or other.number == winner.number:
+            return None if other is None else winner
+        if other.number in self.certifier.mixing:
+            other = next(trial for trial in self.certifier.store.trials if trial.number == other.number)
+        return self.certifier.at_covered_rate(other)
+
+    def _is_better(self, other: Trial, winner: Trial) -> bool:
+        """True if a trial that is compared with is worth more than the winner, and may be the answer."""
+        mine, its = map(self._worth, (winner, other))
+        wanted = other.served not in self.certifier.store.space.only_compared
+        return wanted and its[0] >= mine[0] and its[1] > mine[1]
 
     def _ranked(self, candidates: list[Trial]) -> list[Trial]:
         if self.context.objective.name != "cost":

@@ -200,6 +200,9 @@ class RecommendationRecord(OutcomeRecord):
     winner: TrialRecord
     baseline: TrialRecord | None
     gain: float | None = Field(description="The winner's certified rate over the baseline's.")
+    start: TrialRecord | None = Field(
+        default=None, description="The configuration of --start-from, a second baseline; null without it."
+    )
     cost: CostRecord
     alternatives: tuple[TrialRecord, ...]
     reason: str = Field(description="Why this configuration, in a sentence.")

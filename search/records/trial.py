@@ -13,10 +13,10 @@ from loadgen.records.formats import format_rate
 from search.record import Rate, Record
 from search.records.answers import AnswersRecord
 
-Cause = Literal["baseline", "predicted", "adjacent", "landmark", "sampler", "fastest", "profile"]
-"""baseline: Triton's default configuration. predicted: it may beat the best by its prediction. adjacent: one step
-from the best. landmark: it spans the space. sampler: Optuna chose it. fastest: no configuration meets the SLO, and
-it comes nearest. profile: the measurement of its execution times failed."""
+Cause = Literal["baseline", "start", "predicted", "adjacent", "landmark", "sampler", "fastest", "profile"]
+"""baseline: Triton's default configuration. start: that of --start-from. predicted: it may beat the best by its
+prediction. adjacent: one step from the best. landmark: it spans the space. sampler: Optuna chose it. fastest: no
+configuration meets the SLO, and it comes nearest. profile: the measurement of its execution times failed."""
 
 TrialState = Literal["complete", "infeasible", "pruned", "failed"]
 """complete: its capacity is known. infeasible: no rate meets the SLO. pruned: it cannot beat the best so far, so

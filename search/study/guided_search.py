@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from typing import Literal
 
 from model_repo.spec import ServingConfig
 from search.records.trial import Cause, PredictionRecord, WhyRecord
 from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.service_times_file import read_curves, service_times_record, write_curves
 from search.simulator.surrogate import Predicted, Surrogate, alone_per_s, kinds_to_profile
-from search.space import Knobs, knobs_of
+from search.space import Knobs, knobs_of, without_delays
 from search.study.acquisition import rank_candidates
 from search.study.belief import Belief
 from search.study.profiling import measure_service_times
@@ -185,17 +186,24 @@ class GuidedSearch:
     # Verifying
 
     def _verify_baseline(self, baseline: Knobs) -> None:
-        """Measure the baseline in any case: everything else is compared with it."""
-        store = self.runner.store
-        self.surrogate.simulate([baseline])
-        prediction = self.surrogate.predicted(baseline)
+        """Measure the baseline and then the start in any case: everything else is compared with them."""
+        self._verify_compared(baseline, "baseline")
+        space = self.runner.store.space
+        if space.start is not None and self.runner.may_go_on():
+            start = knobs_of(space.start)
+            self._profile_unless_known({**without_delays(start), "max_batch_size": space.max_batch_sizes[-1]})
+            self._verify_compared(start, "start")
+
+    def _verify_compared(self, knobs: Knobs, cause: Literal["baseline", "start"]) -> None:
+        self.surrogate.simulate([knobs])
+        prediction = self.surrogate.predicted(knobs)
         if prediction is not None and prediction.rate_per_s > 0:
-            self._verify(prediction, cause="baseline")
+            self._verify(prediction, cause=cause)
             return
-        asked = store.ask_for([baseline], wanted=self.runner.promising)
+        asked = self.runner.store.ask_for([knobs], wanted=self.runner.promising)
         if asked is not None:
             measured = partial(run_capacity_or_rate_trial, self.runner, most_s=BASELINE_CAPACITY_S)
-            self.runner.run_trial(asked, measured, WhyRecord(cause="baseline"))
+            self.runner.run_trial(asked, measured, WhyRecord(cause=cause))
 
     def _verify_all(self) -> bool:
         while (self.runner.may_go_on() or self._owed()) and self._verified < MAX_VERIFIED:
@@ -250,8 +258,8 @@ class GuidedSearch:
 
         def measured(config: ServingConfig, number: int) -> Trial | None:
             server = self.surrogate.server(config)
-            # Certification finds the capacity of the baseline.
-            once = cause == "baseline"
+            # Certification finds the capacity of what is compared with.
+            once = cause in ("baseline", "start")
             return run_predicted_trial(self.runner, server, config, number, prediction.rate_per_s, once=once)
 
         trial = self.runner.run_trial(asked, measured, why)

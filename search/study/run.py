@@ -51,6 +51,9 @@ class SamplerSearch:
         baseline = [knobs_of(space.baseline())]
         if (asked := store.ask_for(baseline, wanted=wanted)) is not None:
             return asked, WhyRecord(cause="baseline")
+        start = [] if space.start is None else [knobs_of(space.start)]
+        if (asked := store.ask_for(start, wanted=wanted)) is not None:
+            return asked, WhyRecord(cause="start")
         if (asked := store.ask_for(self._landmarks(), wanted=wanted)) is not None:
             return asked, WhyRecord(cause="landmark")
         if self._sampled < SAMPLED_TRIALS:

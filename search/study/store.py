@@ -127,7 +127,8 @@ class TrialStore:
 
     def best_first(self) -> list[Trial]:
         """Return the complete trials that may be recommended, the best first."""
-        return self.objective.best_first([one for one in self.trials if self.space.may_be_best(one.served)])
+        apart = self.space.only_compared
+        return self.objective.best_first([trial for trial in self.trials if trial.served not in apart])
 
     def as_of_now(self, why: WhyRecord, knobs: Knobs) -> WhyRecord:
         """Return the reason of a trial with the best so far, and a flag that the point was begun before."""
@@ -243,9 +244,9 @@ def distributions_of(knobs: Iterable[str], space: SearchSpace) -> dict[str, Base
     """Return the axes of a point's knobs for Optuna."""
     from optuna.distributions import CategoricalDistribution
 
-    # A baseline may have values that the user wants nowhere else; profiles are without delays.
-    baselines = [knobs_of(space.baseline(engine)) for engine in space.engines]
-    given = [*baselines, *map(without_delays, baselines)]
+    # What is compared with may have values that are tried nowhere else; profiles are without delays.
+    compared = [*map(space.baseline, space.engines), *([] if space.start is None else [space.start])]
+    given = [*map(knobs_of, compared), *(without_delays(knobs_of(one)) for one in compared)]
     axes = {
         name: tuple(dict.fromkeys((*axis, *(one[name] for one in given)))) for name, axis in space.axes().items()
     }

@@ -26,6 +26,7 @@ REPEATED = {
     "instances": "1:4",
     "threads": "0,2",
     "queue_delay": "0,2.5ms",
+    "start_from": "FILE",
     "exclude": ["engine=onnxruntime-fp16", "instance_count=3"],
     "vary": ["parameters.a=1,2", "parameters.b=x", "optimization.graph.level=0,1"],
     "calls": "a,b",

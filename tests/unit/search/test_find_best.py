@@ -148,3 +148,28 @@ def test_the_sampler_stays_within_what_is_wanted(space: SearchSpace, tmp_path: P
     assert others
     assert {trial.config.max_queue_delay_us for trial in others} == {700}
     assert {trial.config.instance_count for trial in others} == {2}
+
+
+def test_the_start_is_trial_1_and_compared_with(space: SearchSpace, tmp_path: Path) -> None:
+    odd = {"instance_count": 3, "intra_op_threads": 1, "max_queue_delay_us": 300, "max_batch_size": 6}
+    start = replace(space.config({**knobs_of(space.baseline()), **odd}), preferred_batch_sizes=(3,))
+    result = found(replace(space, start=start), tmp_path, ServedBench())
+    first, second, *_ = read_trials(tmp_path)
+    assert first.why is not None
+    assert second.why is not None
+    assert (first.why.cause, second.why.cause) == ("baseline", "start")
+    assert second.config.preferred_batch_sizes == (3,)
+    assert result.start is not None
+    assert (result.start.number, result.start.served) == (1, start)
+    assert result.start.certificate is not None
+    assert result.winner.certificate is not None
+    assert result.winner.certificate.rate_per_s > result.start.certificate.rate_per_s
+
+
+def test_a_start_that_is_excluded_is_not_the_answer(space: SearchSpace, tmp_path: Path) -> None:
+    start = space.config({**knobs_of(space.baseline()), "max_batch_size": 64, "intra_op_threads": 1})
+    narrow = only(replace(space, start=start), max_batch_size=(1,), instance_count=(2,))
+    result = found(narrow, tmp_path, WithoutStatistics(service_s=lambda _config, _rows: 0.005))
+    assert result.start is not None
+    assert result.start.served == start
+    assert result.winner.config.max_batch_size == 1

@@ -37,8 +37,8 @@ def test_excluded_values_are_not_tried(tmp_path: Path) -> None:
     assert found.axes()["cuda_graphs"] == (0,)
     assert 4 not in found.axes()["instance_count"]
     assert found.baseline().engine.precision == "fp16"
-    assert found.baseline_wanted
-    assert not only(space, ("cuda_graphs", "0")).baseline_wanted
+    assert found.only_compared == ()
+    assert only(space, ("cuda_graphs", "0")).only_compared == tuple(map(space.baseline, space.engines))
 
 
 def test_what_excludes_nothing_is_told_apart(space: SearchSpace) -> None:

@@ -8,7 +8,9 @@ from recommendations import certificate, config, contention, recommendation, run
 from loadgen.console import SafeConsole
 from loadgen.measurement.cpu_contention import CpuContention
 from optimizer.reports.report import markdown_report
+from optimizer.reports.tables import comparison
 from optimizer.reports.terminal import recommendation_view
+from optimizer.reports.text import lead
 from optimizer.run.progress import certified_line, trial_line
 from search.records.answers import AnswersRecord
 from search.records.recommendation import RecommendationRecord
@@ -104,3 +106,15 @@ def test_a_trial_and_a_certificate_that_were_disturbed_say_so_as_they_end() -> N
         events.ConfirmationEnded(trial=busy, rate_per_s=1.0, certificate=busy.certificate)
     )
     assert QUIET.text not in trial_line(busy.changed(contention=QUIET), is_best=True)
+
+
+def test_the_configuration_that_a_run_started_from_has_a_column() -> None:
+    its = trial(1, config=config(instance_count=3), certificate=certificate(250.0, runs=1))
+    found = recommendation(start=its)
+    assert comparison(found).headings[-1] == "your config.pbtxt"
+    assert f"{1000 / 250:.2f} times the certified rate of your config.pbtxt" in " ".join(lead(found))
+    without = comparison(recommendation(start=its, baseline=None))
+    assert {len(cells) for cells in without.rows} == {3}
+    best = recommendation(start=found.winner)
+    assert "your config.pbtxt" not in comparison(best).headings
+    assert "your own config.pbtxt" in " ".join(lead(best))
