@@ -11,9 +11,12 @@ import typer
 from loadgen.command.app import leave, run_app, show_version
 from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
+from loadgen.options.completion import completion_script
 from loadgen.options.declare import made_of, option_fields
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.options.sources import Origins, note_on
+
+OPTIONS = option_fields(LoadTestOptions)
 
 app = typer.Typer(
     add_completion=False,
@@ -33,6 +36,10 @@ def loadtest(values: Values, origins: Origins) -> None:
         return
     assumed: list[str] = []
     options = made_of(LoadTestOptions, values, assumed.append)
+    if options.print_completion is not None:
+        command = typer.main.get_command(app)
+        typer.echo(completion_script("loadtest", command, OPTIONS, options.print_completion), nl=False)
+        return
     if options.worker is not None:
         from loadgen.command.arguments import worker_from_options
         from loadgen.distributed.launch import work_on_all
@@ -59,7 +66,7 @@ def loadtest(values: Values, origins: Origins) -> None:
 
 
 loadtest.__doc__ = f"{inspect.getdoc(loadtest)}\n\n{exit_codes_help()}"
-app.command()(command_from("loadtest", option_fields(LoadTestOptions), loadtest))
+app.command()(command_from("loadtest", OPTIONS, loadtest, short=True))
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from loadgen.options.completion import Shell
 from loadgen.options.declare import check_values, option, option_fields
 from optimizer.config import KEPT, STORAGE_VARIABLE
 
@@ -21,6 +22,7 @@ class CallOptions:
         "that its trials depend on may not.",
         "DIR",
         flag_only=True,
+        common=True,
     )
     baseline: Path | None = CALL(
         "Directory of an earlier run: the exit code is 97 if this one is worse by more than noise.", "RUN_DIR"
@@ -28,12 +30,25 @@ class CallOptions:
     accept_provisional: bool = CALL(
         "End with 0 also if a rate was certified once and not again on a restarted server.", default=False
     )
-    dry_run: bool = CALL("Print the plan and start nothing.", default=False)
-    json: bool = CALL("Print only recommendation.json on stdout, whatever the outcome.", default=False)
+    dry_run: bool = CALL("Print the plan and start nothing.", default=False, common=True)
+    json: bool = CALL(
+        "Print only recommendation.json on stdout, whatever the outcome.", default=False, common=True
+    )
     config: Path | None = CALL(
         "A YAML file of options, such as `time_budget: 20m`. Flags and variables TRITUNE_OPTIMIZE_... go first.",
         "FILE",
         flag_only=True,
+    )
+    events: Path | None = CALL(
+        "Append every event of the run to this file as it happens, one JSON line each.", "FILE", absolute=True
+    )
+    quiet: bool = CALL("Print the answer alone: no progress and no notes.", default=False, letter="-q")
+    verbose: bool = CALL("Print the lines of optimize.log on stderr, too.", default=False, letter="-v")
+    print_completion: Shell | None = option(
+        "Print a script that completes options in `bash` or `zsh`: `source <(optimize --print-completion bash)`.",
+        "SHELL",
+        flag_only=True,
+        alone=True,
     )
     debug: bool = CALL("Show tracebacks.", default=False, flag_only=True)
     version: bool = option("Print the version and leave.", default=False, flag_only=True, alone=True)

@@ -15,7 +15,8 @@ from loadgen.command.app import leave, run_app, show_version
 from loadgen.errors import BadInput, UserError
 from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
-from loadgen.options.declare import made_of
+from loadgen.options.completion import completion_script
+from loadgen.options.declare import check_values, made_of
 from loadgen.options.sources import TRUTHS, Origins, prefix_of
 from loadgen.spec.limits import LatencyLimit
 from optimizer.call_options import OF_A_WORKER, OPTIONS, CallOptions, WorkerCall
@@ -36,9 +37,16 @@ def optimize(values: Values, origins: Origins) -> None:
     `optimize --model m.onnx --p99 50ms`
     """
     call = made_of(CallOptions, values, str)
+    check_values(call)
     if call.version:
         show_version()
         return
+    if call.print_completion is not None:
+        command = typer.main.get_command(app)
+        typer.echo(completion_script("optimize", command, OPTIONS, call.print_completion), nl=False)
+        return
+    if call.quiet and call.verbose:
+        raise BadInput("--quiet and --verbose contradict each other.", "Leave one of them out.")
     from optimizer.command.arguments import config_of_call
 
     config, notes = config_of_call(call, values, origins)
@@ -56,12 +64,15 @@ def optimize(values: Values, origins: Origins) -> None:
             resume=resume,
             baseline=call.baseline,
             accept_provisional=call.accept_provisional,
+            quiet=call.quiet,
+            events_file=call.events,
+            verbose=call.verbose,
         )
     )
 
 
 optimize.__doc__ = f"{inspect.getdoc(optimize)}\n\n{exit_codes_help()}"
-app.callback(invoke_without_command=True)(command_from("optimize", OPTIONS, optimize))
+app.callback(invoke_without_command=True)(command_from("optimize", OPTIONS, optimize, short=True))
 
 
 @app.command()

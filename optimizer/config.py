@@ -15,6 +15,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
 from loadgen.spec.units import memory_bytes, shapes_from_texts
 from model_repo.spec import Protocol, ServerKind
+from optimizer import space_options
 from optimizer.accuracy.thresholds import AccuracyRule, accuracy_rule
 from optimizer.model_source import (
     names_from_text,
@@ -24,16 +25,6 @@ from optimizer.model_source import (
     vary_from_texts,
 )
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
-from optimizer.space_options import (
-    BATCHES,
-    INSTANCES,
-    THREADS,
-    delays_from_text,
-    delays_text,
-    excluded_from_texts,
-    excluded_texts,
-    numbers_text,
-)
 from optimizer.with_model import WithModel, with_models_from_texts
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
 
@@ -59,7 +50,7 @@ MODEL, TRAFFIC, LIMIT, SEARCH, SERVER, MONEY, RUN = (
 )
 """Declare an option in a panel of `optimize --help`."""
 
-NUMBERS = partial(SEARCH, metavar="N1,N2|A:B", show=numbers_text)
+NUMBERS = partial(SEARCH, metavar="N1,N2|A:B", show=space_options.numbers_text)
 NAMES = partial(MODEL, metavar="A,B", parse=names_from_text, show=",".join)
 
 
@@ -79,12 +70,14 @@ class OptimizeConfig:
         default=...,
         parse=source_from_text,
         beside=source_beside,
+        common=True,
     )
     repository: Path | None = MODEL(
         "Your own model repository, with any backend; --model is then a model's name in it. It stays as it is.",
         "DIR",
         parse=repository_from_text,
         beside=lambda folder, text: text and str(folder / text),
+        common=True,
     )
     vary: tuple[tuple[str, tuple[str, ...]], ...] = MODEL(
         "With --repository: parameters of the backend to try, such as `parameters.intra_op_threads=1,2,4`, or a "
@@ -117,12 +110,14 @@ class OptimizeConfig:
         name="shape",
         parse=shapes_from_texts,
         show=lambda shapes: [f"{name}:{','.join(map(str, sizes))}" for name, sizes in shapes.items()],
+        common=True,
     )
     input_data: Path | None = MODEL(
         "Real inputs for the load: .npz, .json, a folder with a file per input, or request lengths as .txt.",
         "FILE",
         exists=True,
         or_folder=True,
+        common=True,
     )
     arrivals: str = TRAFFIC(
         "Arrivals of requests: `poisson` (independent users), `constant`, or `gamma:cv=2` (bursts).",
@@ -149,6 +144,7 @@ class OptimizeConfig:
         "P1,P2",
         parse=precisions_from_text,
         show=",".join,
+        common=True,
     )
     calibration_data: Path | None = MODEL(
         "Typical inputs for int8 and fp8: an .npz with an array per input, or a folder of INPUT.npy.", "PATH"
@@ -190,22 +186,26 @@ class OptimizeConfig:
         "The values of max_batch_size to try, such as `1,8,32`. With --repository one number, the largest to try; "
         "default: that of the model's configuration.",
         name="max_batch_size",
-        parse=BATCHES,
+        parse=space_options.BATCHES,
+        common=True,
     )
     instance_counts: tuple[int, ...] | None = NUMBERS(
-        "The numbers of instances to try, such as `1:4`.", name="instances", parse=INSTANCES
+        "The numbers of instances to try, such as `1:4`.",
+        name="instances",
+        parse=space_options.INSTANCES,
+        common=True,
     )
     intra_op_threads: tuple[int, ...] | None = NUMBERS(
         "The threads of each instance to try on a CPU (ONNX Runtime's intra-op threads); 0: one per core.",
         name="threads",
-        parse=THREADS,
+        parse=space_options.THREADS,
     )
     queue_delays_us: tuple[int, ...] | None = SEARCH(
         "The values of max_queue_delay to try, such as `0,2ms`. Without 0, all that are tried batch.",
         "D1,D2",
         name="queue_delay",
-        parse=delays_from_text,
-        show=delays_text,
+        parse=space_options.delays_from_text,
+        show=space_options.delays_text,
     )
     excluded: tuple[tuple[str, str], ...] = SEARCH(
         "A value that is not tried, named as --dry-run shows it: `engine=tensorrt-fp16`, `instance_count=4`. "
@@ -213,20 +213,22 @@ class OptimizeConfig:
         "KNOB=VALUE",
         default=(),
         name="exclude",
-        parse=excluded_from_texts,
-        show=excluded_texts,
+        parse=space_options.excluded_from_texts,
+        show=space_options.excluded_texts,
     )
     start_from: Path | None = SEARCH(
         "Your config.pbtxt: trial 1, and a second baseline. Its max_batch_size, number of instances, threads "
         "and dynamic batcher count.",
         "FILE",
         exists=True,
+        common=True,
     )
     server: ServerKind = SERVER(
         "`embedded` (the server of the `embedded` extra), `local` (tritonserver on PATH), `docker` (NVIDIA's "
         "image) or `remote` (a running server).",
         "KIND",
         default="embedded",
+        common=True,
     )
     server_url: str | None = SERVER(
         "Address of the remote server.", "URL", show=plain_address, may_change=True, variable=SERVER_URL_VARIABLE
@@ -276,6 +278,7 @@ class OptimizeConfig:
         name="rate",
         positive=True,
         may_change=True,
+        common=True,
     )
     peak_rate_per_s: float | None = MONEY(
         "Peak traffic, in requests per second: the bundle's autoscaler scales up to it.",
@@ -284,7 +287,9 @@ class OptimizeConfig:
         positive=True,
         may_change=True,
     )
-    output: Path = RUN("Directory for the run's files. Default: runs/MODEL-TIME.", "DIR", default=..., show=None)
+    output: Path = RUN(
+        "Directory for the run's files. Default: runs/MODEL-TIME.", "DIR", default=..., show=None, common=True
+    )
     cache_dir: Path | None = RUN(
         "Directory for engines and other results that later runs use. Default: ~/.cache/tritune.",
         "DIR",
@@ -298,6 +303,7 @@ class OptimizeConfig:
         unit="s",
         always=True,
         may_change=True,
+        common=True,
     )
     most_send_lag_ms: float | None = RUN(
         "Highest p99 of the send lag with which a measurement counts. Default: 1ms, or 5 % of the limit.",

@@ -50,7 +50,8 @@ def cli_reference() -> str:
         ("loadtest", loadgen.cli.app, []),
     )
     for name, app, arguments in apps:
-        result = CliRunner().invoke(app, [*arguments, "--help"], prog_name=name.split()[0], color=False)
+        everything = "--help" if arguments else "--help-all"
+        result = CliRunner().invoke(app, [*arguments, everything], prog_name=name.split()[0], color=False)
         lines = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
         sections.append(f"## {name}\n\n```\n{lines}\n```\n")
     return "\n".join(sections)

@@ -28,11 +28,16 @@ Values = Mapping[str, Any]
 
 
 def command_from(
-    command: str, declared: Mapping[str, OptionField], run: Callable[[Values, Origins], None]
+    command: str,
+    declared: Mapping[str, OptionField],
+    run: Callable[[Values, Origins], None],
+    *,
+    short: bool = False,
 ) -> Callable[..., None]:
     """Return the function that typer takes: its parameters are the options, its help is that of `run`.
 
-    `run` is not called before a subcommand; the environment is cleared of the options' variables in any case.
+    With `short`, `--help` shows the common options alone, and `--help-all` all of them. `run` is not called before
+    a subcommand; the environment is cleared of the options' variables in any case.
     """
 
     def called(context: typer.Context, **flags: Any) -> None:
@@ -49,7 +54,12 @@ def command_from(
             raise Interrupted("Stopped.", "") from error
 
     parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    parameters += [_parameter(one) for one in declared.values()]
+    parameters += [_parameter(one, hidden=short and not one.declared.common) for one in declared.values()]
+    if short:
+        all_of_them = inspect.Parameter(
+            "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HELP_ALL
+        )
+        parameters.append(all_of_them)
     called.__doc__ = run.__doc__
     called.__name__ = run.__name__
     called.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -90,19 +100,35 @@ def _is_flag_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _parameter(one: OptionField) -> inspect.Parameter:
+def _show_all(context: typer.Context, given: bool) -> None:
+    """Print the help with all options, and leave."""
+    if given:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HELP_ALL = Annotated[
+    bool, typer.Option("--help-all", help="Show all options and leave.", is_eager=True, callback=_show_all)
+]
+
+
+def _parameter(one: OptionField, *, hidden: bool) -> inspect.Parameter:
     """Return the option as a parameter that typer understands."""
     declared = one.declared
     if declared.argument:
         info = typer.Argument(help=declared.help, metavar=declared.metavar)
     else:
-        names = (one.flag,) if one.kind is bool else ()  # without a name typer adds --no-NAME
+        letter = () if declared.letter is None else (declared.letter,)
+        names = (one.flag, *letter) if one.kind is bool else ()  # without a name typer adds --no-NAME
         info = typer.Option(
             *names,
             help=declared.help,
             metavar=declared.metavar,
             rich_help_panel=declared.panel,
             envvar=declared.variable,
+            hidden=hidden,
         )
     kind: Any = GenericAlias(list, one.kind) if one.repeatable else one.kind
     default = None if one.repeatable else one.default

@@ -32,7 +32,8 @@ class Declared:
     `variable`: an environment variable of another name, besides the one that every option has. `flag_only`:
     neither the environment nor a file can set it. `alone`: with this flag only the command line is read. `beside`
     turns the text in a file into the flag's text, given the file's folder; None: a path is relative to it,
-    other texts stay.
+    other texts stay. `letter`: a short flag, such as `-q`. A short
+    `--help` shows the `common` options alone.
 
     `show` turns the field's value into the option's text, for the command that repeats the run; None: that command
     does not need the option. `always`: it is shown even at its default. `may_change`: it may change if a run is
@@ -57,6 +58,8 @@ class Declared:
     variable: str | None = None
     flag_only: bool = False
     alone: bool = False
+    letter: str | None = None
+    common: bool = False
     beside: Callable[[Path, str], str] | None = None
     show: Callable[[Any], str | list[str] | None] | None = None
     always: bool = False
@@ -104,7 +107,9 @@ def latency_limits(panel: str) -> Any:
     texts = {name: f"The same for {100 * share:g} %. All limits must be met." for name, share in QUANTILES.items()}
     texts["p99"] = "Latency limit for 99 % of all requests, such as `50ms`."
     declared = {
-        name: Declared(help=text, metavar="DURATION", panel=panel, unit="ms", quantile=QUANTILES[name])
+        name: Declared(
+            help=text, metavar="DURATION", panel=panel, unit="ms", quantile=QUANTILES[name], common=name == "p99"
+        )
         for name, text in texts.items()
     }
     return field(default=(), metadata={_KEY: declared})

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from loadgen.options.completion import Shell
 from loadgen.options.declare import check_values, latency_limits, option
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory, TensorFormat
@@ -22,11 +23,11 @@ class LoadTestOptions:
     """The options of one `loadtest`, read and checked one by one. Raises BadInput for a value that cannot be."""
 
     url: str | None = option(
-        "The server: `http://`, `https://`, `grpc://` or `grpcs://`, host and port.", argument=True
+        "The server: `http://`, `https://`, `grpc://` or `grpcs://`, host and port.", argument=True, common=True
     )
-    model: str | None = option("The model to load.", "NAME")
+    model: str | None = option("The model to load.", "NAME", common=True)
     model_version: str = option("Its version. Default: the server chooses.", "VERSION", default="")
-    rate: float | None = LOAD("Requests per second, open loop.", "PER_S")
+    rate: float | None = LOAD("Requests per second, open loop.", "PER_S", common=True)
     arrivals: str | None = LOAD(
         "`poisson` (the default), `constant`, `gamma:cv=2`, `ramp:from=0.5,to=2`, `steps:0.5,1,1.5` or "
         "`spike:level=3,start=0.4,end=0.5`; levels are multiples of the rate, start and end parts of the "
@@ -38,6 +39,7 @@ class LoadTestOptions:
         "Duration of the measurement. Default: 30s, a whole trace, or 2m of load for --find-max.",
         "DURATION",
         unit="s",
+        common=True,
     )
     warmup_s: float | None = LOAD(
         "Load that is sent first and not counted. Default: 1s, or three limits if that is longer.",
@@ -52,6 +54,7 @@ class LoadTestOptions:
         "CLOSED LOOP instead of a rate: this many users, who wait for each response. Its p99 is not that of "
         "independent users.",
         "N",
+        common=True,
     )
     timeout_s: float | None = LOAD(
         "Time after which a request has failed, counted from its due time. Default: 10s, or twice the longest "
@@ -74,9 +77,10 @@ class LoadTestOptions:
         "PERCENT",
         name="max_errors",
         parse=partial(share_from_text, option="--max-errors"),
+        common=True,
     )
     confidence: float = LIMITS("Confidence of every verdict.", "SHARE", default=0.95)
-    find_max: bool = LIMITS("Search for the highest rate that meets the limits.", default=False)
+    find_max: bool = LIMITS("Search for the highest rate that meets the limits.", default=False, common=True)
     accept_observed: bool = LIMITS(
         "End with 0 also if this run met every limit, but was too short to show that they hold beyond it.",
         default=False,
@@ -86,6 +90,7 @@ class LoadTestOptions:
         "An earlier run's --output: fail if p99, or the highest rate, is worse by more than noise.",
         "FILE",
         exists=True,
+        common=True,
     )
     input_data: Path | None = INPUTS(
         "Samples to send in turn, .npz or .json, a folder with a file per input, or lengths as .txt. "
@@ -93,6 +98,7 @@ class LoadTestOptions:
         "FILE",
         exists=True,
         or_folder=True,
+        common=True,
     )
     shapes: dict[str, tuple[int, ...]] = INPUTS(
         "Sizes of an input's free dimensions, without the batch: `input_ids:128`. Repeatable.",
@@ -100,8 +106,9 @@ class LoadTestOptions:
         name="shape",
         parse=shapes_from_texts,
         default=(),
+        common=True,
     )
-    batch_size: int = INPUTS("Samples in each request.", "N", default=1)
+    batch_size: int = INPUTS("Samples in each request.", "N", default=1, common=True)
     shared_memory: SharedMemory = INPUTS(
         "`system`: inputs wait in /dev/shm, and requests refer to them. For a server on this machine.",
         "KIND",
@@ -149,11 +156,14 @@ class LoadTestOptions:
     )
     insecure: bool = CONNECTION("Do NOT check the server's certificate.", default=False, flag_only=True)
     yes: bool = CONNECTION(
-        "Confirm that you may load this server: needed if it is not this machine.", default=False, flag_only=True
+        "Confirm that you may load this server: needed if it is not this machine.",
+        default=False,
+        flag_only=True,
+        common=True,
     )
-    json: bool = OUTPUT("Print only the JSON record on stdout.", default=False)
-    output: Path | None = OUTPUT("Write the JSON record, also for a later --compare.", "FILE")
-    html: Path | None = OUTPUT("Write a page with plots, in one file.", "FILE")
+    json: bool = OUTPUT("Print only the JSON record on stdout.", default=False, common=True)
+    output: Path | None = OUTPUT("Write the JSON record, also for a later --compare.", "FILE", common=True)
+    html: Path | None = OUTPUT("Write a page with plots, in one file.", "FILE", common=True)
     csv: Path | None = OUTPUT(
         "Write PREFIX_stats.csv, PREFIX_stats_history.csv and PREFIX_failures.csv, as Locust does.", "PREFIX"
     )
@@ -186,6 +196,12 @@ class LoadTestOptions:
         "TRITUNE_CLUSTER_SECRET, the same for the master and its workers.",
         "ADDRESS",
         default="127.0.0.1",
+    )
+    print_completion: Shell | None = option(
+        "Print a script that completes options in `bash` or `zsh`: `source <(loadtest --print-completion bash)`.",
+        "SHELL",
+        flag_only=True,
+        alone=True,
     )
     version: bool = option("Print the version and leave.", default=False, flag_only=True, alone=True)
 

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
+from rich.console import Console
+
 from loadgen.command.app import as_user_error, complain, finish_on_first_interrupt, stop_on_first_interrupt
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import Interrupted, UserError
@@ -17,6 +19,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
 from optimizer.machine.hardware import use_gpus
 from optimizer.reports.terminal import comparison_view
+from optimizer.run.event_file import events_to
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import LOG_FILE, locked, log, logging_to, make_directory, to_log_and
@@ -37,24 +40,31 @@ def run(
     resume: bool,
     baseline: Path | None = None,
     accept_provisional: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+    events_file: Path | None = None,
     search: Callable[..., RecommendationRecord] | None = None,
 ) -> int:
     """Carry out the run, show its recommendation, and return the exit code.
 
     `search` is `optimizer.run.pipeline.optimize` unless given. `recommendation.json` is written for every outcome
-    once the run's directory is locked. Raises UserError if the run recommends nothing.
+    once the run's directory is locked. `quiet`: stderr stays empty. `verbose`: it has the lines of the log, too.
+    Every event is appended to `events_file`. Raises UserError if the run recommends nothing.
     """
     from optimizer.run.pipeline import optimize
 
+    stderr = SafeConsole(stderr=True, quiet=quiet)
     found, comparison = carry_out(
         config,
         notes,
         search or partial(optimize, preparing=stop_on_first_interrupt),
-        display=Progress(SafeConsole(stderr=True), budget_s=config.time_budget_s),
+        display=Progress(stderr, budget_s=config.time_budget_s),
         heeding=_finishing,
         resume=resume,
         baseline=baseline,
         accept_provisional=accept_provisional,
+        log_on=stderr if verbose else None,
+        events_file=events_file,
     )
     problems = _show(found, config.output, as_json=as_json)
     for problem in problems:
@@ -86,11 +96,14 @@ def carry_out(
     resume: bool,
     baseline: Path | None = None,
     accept_provisional: bool = False,
+    log_on: Console | None = None,
+    events_file: Path | None = None,
 ) -> tuple[RecommendationRecord, RunComparisonRecord | None]:
     """Carry out the run in its directory; return its recommendation, and the comparison with the baseline's.
 
-    `display` gets the events; `heeding` yields what says whether the search should finish. Nothing is printed, and
-    no signal is handled, except by these two. Raises UserError if the run recommends nothing.
+    `display` gets the events, and so does `events_file`; `log_on` gets the log's lines. `heeding` yields what says
+    whether the search should finish. Nothing else is printed, and no signal is handled, except by these. Raises
+    UserError if the run recommends nothing.
     """
     before = None
     if baseline is not None:
@@ -100,10 +113,9 @@ def carry_out(
     gpus = use_gpus(config.gpu, config.workers)
     model = config.model if config.repository is None else config.repository / config.model
     make_directory(config.output, resume=resume, model=model)
-    with locked(config.output), logging_to(config.output / LOG_FILE):
+    with locked(config.output), logging_to(config.output / LOG_FILE, also=log_on):
         save_config(config, config.output)
-        with display as shown:
-            on_event = to_log_and(shown)
+        with display as shown, events_to(events_file, to_log_and(shown)) as on_event:
             for note in notes:
                 on_event(events.Note(text=note))
             with heeding(on_event) as stop:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rich.console import Console
+
 from loadgen.errors import BadInput
 from loadgen.options.declare import is_file
 from loadgen.printable import printable
@@ -58,13 +60,19 @@ def _is_private(model: Path) -> bool:
 
 
 @contextmanager
-def logging_to(path: Path) -> Iterator[None]:
-    """Write our log to this file until the block ends, with the command line and an error's traceback."""
-    handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(_PrintableLines("%(asctime)s %(levelname)-7s %(message)s"))
+def logging_to(path: Path, *, also: Console | None = None) -> Iterator[None]:
+    """Write our log to this file until the block ends, with the command line and an error's traceback.
+
+    `also` gets the lines, too, without those for debugging.
+    """
+    handlers: list[logging.Handler] = [_LogFile(path, encoding="utf-8", errors="backslashreplace")]
+    if also is not None:
+        handlers.append(_OnConsole(also))
     log.setLevel(logging.DEBUG)
     log.propagate = False
-    log.addHandler(handler)
+    for handler in handlers:
+        handler.setFormatter(_PrintableLines("%(asctime)s %(levelname)-7s %(message)s"))
+        log.addHandler(handler)
     try:
         log.info("arguments: %s", " ".join(shown_arguments(sys.argv[1:])))
         yield
@@ -73,9 +81,10 @@ def logging_to(path: Path) -> Iterator[None]:
         raise
     finally:
         log.info("peak memory of this process: %.0f MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-        log.removeHandler(handler)
-        with suppress(OSError):
-            handler.close()
+        for handler in handlers:
+            log.removeHandler(handler)
+            with suppress(OSError):
+                handler.close()
 
 
 class _LogFile(logging.FileHandler):
@@ -83,6 +92,19 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
         """Drop the record."""
+
+
+class _OnConsole(logging.Handler):
+    """Prints log lines, above a live display."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record; an error of the terminal does not end the run."""
+        with suppress(OSError):
+            self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
 
 
 class _PrintableLines(logging.Formatter):

@@ -118,7 +118,7 @@ def test_a_flag_goes_before_the_environment_and_that_before_the_file(
 
 def test_what_no_file_and_no_variable_may_set() -> None:
     only = {(command, one.name) for command, one in OPTIONS if one.declared.flag_only}
-    both = {(command, name) for command in COMMANDS for name in ("config", "debug", "version")}
+    both = {(command, name) for command in COMMANDS for name in ("config", "debug", "version", "print_completion")}
     assert only == {
         *both,
         ("loadtest", "yes"),

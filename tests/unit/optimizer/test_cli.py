@@ -1,10 +1,13 @@
 """Tests of `optimize` with unusable arguments: two lines on stderr, and exit code 2."""
 
+import re
 from pathlib import Path
 
 import pytest
 from two_lines import refused
 
+import loadgen.cli
+from optimizer.call_options import OPTIONS
 from optimizer.cli import run_command
 
 
@@ -92,3 +95,30 @@ def test_a_password_among_the_arguments_is_refused_and_not_repeated(
     assert "process list" in what
     assert "TRITUNE_STORAGE" in fix
     assert "s3cret" not in what
+
+
+@pytest.mark.parametrize("command", ["optimize", "loadtest"])
+def test_help_shows_what_most_runs_need_and_help_all_the_rest(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, options = run_command, dict(OPTIONS)
+    if command == "loadtest":
+        run, options = loadgen.cli.run_command, dict(loadgen.cli.OPTIONS)
+    flags = {one.flag: one for one in options.values() if not one.declared.argument}
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        assert run([flag]) == 0
+        shown[flag] = set(re.findall(r"^[│|] +(--[a-z0-9-]+)", capsys.readouterr().out, re.M)) & flags.keys()
+    common = {flag for flag, one in flags.items() if one.declared.common}
+    assert shown == {"--help": common, "--help-all": flags.keys()}
+    assert 10 < len(common) < 20
+
+
+def test_a_script_for_the_shell_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["--print-completion", "bash"]) == 0
+    assert "complete -o filenames" in capsys.readouterr().out
+    assert "fish" in refused(capsys, run_command, "--print-completion", "fish")[0]
+
+
+def test_quiet_and_verbose_contradict_each_other(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    assert "--quiet" in refused(capsys, run_command, "--model", model, "--p99", "50ms", "-q", "-v")[0]

@@ -31,6 +31,8 @@ from optimizer.run.run_directory import locked
 from search.records.recommendation import AnyRecommendation, NoRecommendationRecord, RecommendationRecord
 from search.records.run_files import read_outcome, read_recommendation
 
+CALL = ("baseline", "accept_provisional", "quiet", "verbose", "events_file")
+
 pytestmark = pytest.mark.slow
 
 
@@ -57,7 +59,7 @@ def ended(
     **changes: Any,
 ) -> tuple[int, AnyRecommendation]:
     """Return the exit code of a run on a simulated server, and what is in its `recommendation.json`."""
-    call = {name: changes.pop(name) for name in ("baseline", "accept_provisional") if name in changes}
+    call = {name: changes.pop(name) for name in CALL if name in changes}
     config = replace(config_of(folder), **changes)
     served = bench or SimulatedBench()
 
@@ -98,6 +100,18 @@ def test_0_a_rate_that_is_certified_twice(tmp_path: Path, capsys: pytest.Capture
     assert (code, outcome.status) == (0, "certified")
     assert "twice" in outcome.status_reason
     assert json.loads(capsys.readouterr().out) == json.loads(outcome.model_dump_json())
+
+
+def test_quiet_and_verbose_decide_what_is_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = {}
+    for name in ("quiet", "plain", "verbose"):
+        (tmp_path / name).mkdir()
+        changes: dict[str, Any] = {} if name == "plain" else {name: True}
+        assert ended(tmp_path / name, search=provisional, **changes)[0] == 96
+        seen[name] = capsys.readouterr().err
+    assert seen["quiet"] == ""
+    assert " INFO " in seen["verbose"]
+    assert " INFO " not in seen["plain"]
 
 
 def test_96_a_budget_that_is_too_short(tmp_path: Path) -> None:

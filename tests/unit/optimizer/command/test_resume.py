@@ -20,7 +20,7 @@ from optimizer.run_file import save_config
 
 COMMAND = typer.main.get_command(app)
 OPTIONS = {parameter.name: parameter for parameter in COMMAND.params}
-REFUSED = sorted(OPTIONS.keys() - FIELDS.keys() - OF_THIS_CALL.keys())
+REFUSED = sorted(OPTIONS.keys() - FIELDS.keys() - OF_THIS_CALL.keys() - {"help_all"})
 
 APPLIED = {
     "time_budget": ("90s", 90.0),

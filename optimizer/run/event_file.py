@@ -1,0 +1,66 @@
+"""Append the events of a run to a file as they happen, one JSON line per event, for other programs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_json
+
+from loadgen.errors import BadInput
+from search.trials import events
+from search.trials.events import Event, OnEvent
+
+
+@contextmanager
+def events_to(path: Path | None, on_event: OnEvent) -> Iterator[OnEvent]:
+    """Yield a handler that appends events to the file until the block ends, and passes them on to `on_event`.
+
+    None: it only passes them on. A disk that is full later on ends the file with a note, and not the run. Raises
+    BadInput if the file cannot be opened.
+    """
+    if path is None:
+        yield on_event
+        return
+    try:
+        file = path.open("ab", buffering=0)
+    except OSError as error:
+        raise BadInput(f"--events {path} cannot be written: {error.strerror}.", "Give another file.") from error
+    began, broken = time.monotonic(), False
+
+    def write(event: Event) -> None:
+        nonlocal broken
+        if not broken:
+            try:
+                file.write(event_line(event, elapsed_s=time.monotonic() - began))
+            except OSError as error:
+                broken = True
+                text = f"--events {path} has no more events: {error.strerror}"
+                on_event(events.Note(text=text, warning=True))
+        on_event(event)
+
+    try:
+        yield write
+    finally:
+        with suppress(OSError):
+            file.close()
+
+
+def event_line(event: Event, *, elapsed_s: float) -> bytes:
+    """Return an event as a line of JSON: its name such as `trial_ended`, the time, and its fields.
+
+    A trial is as in `trials.jsonl`, the best one so far its number.
+    """
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
+    found: dict[str, Any] = {"event": name, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+    found["elapsed_s"] = round(elapsed_s, 3)
+    found |= {one.name: getattr(event, one.name) for one in fields(event) if one.name != "elapsed_s"}
+    if isinstance(event, events.TrialEnded):
+        found["best"] = None if event.best is None else event.best.number
+    return to_json(found, inf_nan_mode="null") + b"\n"
