@@ -30,7 +30,7 @@ class CallOptions:
     accept_provisional: bool = CALL(
         "End with 0 also if a rate was certified once and not again on a restarted server.", default=False
     )
-    dry_run: bool = CALL("Print the plan and start nothing.", default=False, common=True)
+    dry_run: bool = CALL("Print the plan and start nothing; with --json as JSON.", default=False, common=True)
     json: bool = CALL(
         "Print only recommendation.json on stdout, whatever the outcome.", default=False, common=True
     )

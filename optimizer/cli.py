@@ -53,7 +53,14 @@ def optimize(values: Values, origins: Origins) -> None:
     from optimizer.command import session
 
     if call.dry_run:
-        session.show_plan(config, notes)
+        session.show_plan(
+            config,
+            notes,
+            as_json=call.json,
+            resume=call.resume is not None,
+            baseline=call.baseline,
+            events_file=call.events,
+        )
         return
     resume = call.resume is not None
     raise typer.Exit(

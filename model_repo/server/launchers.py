@@ -64,12 +64,7 @@ def container_launch(arguments: Sequence[str], folder: Path) -> Launch:
 
 def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """Return the launch of a tritonserver on PATH, as in NVIDIA's container."""
-    program = shutil.which("tritonserver")
-    if program is None:
-        raise LauncherMissing(
-            "There is no tritonserver on PATH.\n"
-            f"Run inside NVIDIA's Triton container, or use the embedded server: {install_command('embedded')}."
-        )
+    program = _program("local")
     command = (str(Path(program).absolute()), *_arguments(options, endpoint, folder / "repository", token))
     return Launch(
         command=command,
@@ -81,13 +76,7 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token
 
 def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """Return the launch of NVIDIA's image, on the host's network: it binds to the loopback interface too."""
-    program = shutil.which("docker")
-    if program is None:
-        raise LauncherMissing(
-            "There is no docker on PATH.\n"
-            "Install Docker (and NVIDIA's container toolkit), or use the embedded server: "
-            f"{install_command('embedded')}."
-        )
+    program = _program("docker")
     models, control = Path("/models"), Path("/control")
     sockets = endpoint.control_folder
     command = (
@@ -107,6 +96,30 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
         folder=folder,
         cleanup_command=(program, "rm", "--force", token),
     )
+
+
+_PROGRAMS = {
+    "local": ("tritonserver", "Run inside NVIDIA's Triton container"),
+    "docker": ("docker", "Install Docker (and NVIDIA's container toolkit)"),
+}
+
+
+def _program(kind: ServerKind) -> str:
+    name, advice = _PROGRAMS[kind]
+    program = shutil.which(name)
+    if program is None:
+        raise LauncherMissing(
+            f"There is no {name} on PATH.\n{advice}, or use the embedded server: {install_command('embedded')}."
+        )
+    return program
+
+
+def check_launcher(kind: ServerKind) -> None:
+    """Raise LauncherMissing if this kind of server is not installed; others start a remote one."""
+    if kind == "embedded":
+        _embedded_folder()
+    elif kind in _PROGRAMS:
+        _program(kind)
 
 
 def _volumes_of_links(repository: Path) -> Iterator[str]:

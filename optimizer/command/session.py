@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
+from pydantic_core import to_json
 from rich.console import Console
 
 from loadgen.command.app import as_user_error, complain, finish_on_first_interrupt, stop_on_first_interrupt
@@ -15,15 +16,24 @@ from loadgen.errors import Interrupted, UserError
 from loadgen.exit_codes import CODES, Status, exit_code
 from loadgen.processes import scratch_folder
 from loadgen.records.comparison import check_same
+from model_repo.server.launchers import check_launcher
 from optimizer.config import OptimizeConfig
-from optimizer.errors import WHEN_STOPPED
+from optimizer.errors import WHEN_STOPPED, explained
 from optimizer.machine.hardware import use_gpus
 from optimizer.reports.terminal import comparison_view
-from optimizer.run.event_file import events_to
+from optimizer.run.event_file import check_events, events_to
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
-from optimizer.run.run_directory import LOG_FILE, locked, log, logging_to, make_directory, to_log_and
-from optimizer.run.workload_inputs import keep_input_data, workload_of
+from optimizer.run.run_directory import (
+    LOG_FILE,
+    check_directory,
+    locked,
+    log,
+    logging_to,
+    make_directory,
+    to_log_and,
+)
+from optimizer.run.workload_inputs import checked_workload, keep_input_data, workload_of
 from optimizer.run_file import save_config, slo_of
 from search.answer.comparison import RunComparisonRecord, compare_runs, conditions
 from search.records.recommendation import RecommendationRecord
@@ -107,9 +117,7 @@ def carry_out(
     """
     before = None
     if baseline is not None:
-        before = read_recommendation(baseline)
-        workload = workload_of(keep_input_data(config) if resume else config, batched=True)
-        check_same(baseline, conditions(before.slo, before.workload), conditions(slo_of(config), workload.record))
+        before = _read_baseline(baseline, keep_input_data(config) if resume else config)
     gpus = use_gpus(config.gpu, config.workers)
     model = config.model if config.repository is None else config.repository / config.model
     make_directory(config.output, resume=resume, model=model)
@@ -184,20 +192,56 @@ def _write_report(directory: Path, on_event: OnEvent) -> None:
         on_event(events.Note(text=f"report.html was not written: {error}", warning=True))
 
 
-def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
-    """Print the plan of a run; no server is started, and no file of a run is written."""
-    from optimizer.reports.terminal import plan_view
+def show_plan(
+    config: OptimizeConfig,
+    notes: list[str],
+    *,
+    as_json: bool = False,
+    resume: bool = False,
+    baseline: Path | None = None,
+    events_file: Path | None = None,
+) -> None:
+    """Print the plan of a run, as text or as JSON; no server is started, and no file of a run is written.
+
+    Raises UserError for what would end the run before its server starts.
+    """
+    from optimizer.reports.plan import plan_record, plan_view
     from optimizer.run.prepare import prepare
 
-    console = SafeConsole()
-    for note in notes:
-        console.print(f"note: {note}", highlight=False)
+    console, shown = SafeConsole(), list[str]()
+
+    def note(text: str) -> None:
+        shown.append(text)
+        if not as_json:
+            console.print(f"note: {text}", highlight=False, markup=False)
+
+    def on_event(event: events.Event) -> None:
+        if isinstance(event, events.Note) and event.warning:
+            note(event.text)
+
+    for text in notes:
+        note(text)
+    if baseline is not None:
+        _read_baseline(baseline, config)
+    check_directory(config.output, resume=resume)
+    if events_file is not None:
+        check_events(events_file)
+    with explained():
+        check_launcher(config.server)
     use_gpus(config.gpu, config.workers)
     with scratch_folder("plan") as folder:
-
-        def on_event(event: events.Event) -> None:
-            if isinstance(event, events.Note) and event.warning:
-                console.print(f"note: {event.text}", highlight=False, markup=False)
-
         prepared = prepare(config, work_dir=folder, may_build=False, on_event=on_event)
+        workload = checked_workload(config, prepared.engines[0])
+        if as_json:
+            text = to_json(plan_record(prepared, config, workload, shown), indent=2).decode()
+            print(text)  # noqa: T201
+            return
         console.print(plan_view(prepared, config))
+
+
+def _read_baseline(directory: Path, config: OptimizeConfig) -> RecommendationRecord:
+    """Return the recommendation of an earlier run. Raises UserError if this run is not comparable with it."""
+    before = read_recommendation(directory)
+    workload = workload_of(config, batched=True)
+    check_same(directory, conditions(before.slo, before.workload), conditions(slo_of(config), workload.record))
+    return before

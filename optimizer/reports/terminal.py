@@ -17,10 +17,8 @@ from loadgen.records.formats import format_dollars, format_rate
 from loadgen.reports.kit import NUMBER, TONES, Cell, Table, literal, markdown_table, table_of_texts, terminal_table
 from loadgen.reports.tables import comparison as comparison_table
 from loadgen.spec.limits import quantile_name
-from optimizer.config import OptimizeConfig
 from optimizer.reports import tables, text, trial_tables
 from optimizer.run.recommendation import DIFF_FILE
-from optimizer.run_file import objective_of, slo_of
 from search.answer.comparison import RunComparisonRecord
 from search.answer.explain import Explanation
 from search.labels import runtime_text, trial_text
@@ -28,7 +26,7 @@ from search.records.fleet import FleetRecord
 from search.records.recommendation import RecommendationRecord
 
 if TYPE_CHECKING:
-    from optimizer.run.prepare import Prepared
+    pass
 
 
 def recommendation_view(found: RecommendationRecord, directory: Path) -> RenderableType:
@@ -77,45 +75,6 @@ def _accuracy(found: RecommendationRecord) -> Iterator[str]:
         close = "equal results" if record.least_sqnr_db is None else f"SQNR {record.least_sqnr_db:.0f} dB"
         subject = f"{record.precision} to fp32 on {record.inputs} {record.input_source} inputs"
         yield f"{subject}: {close}. Accuracy on your task takes labelled data."
-
-
-def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
-    """Return the plan of a run, for `--dry-run`."""
-    space, machine, axes = prepared.space, prepared.machine, prepared.space.axes()
-    if prepared.source is None:
-        del axes["intra_op_threads"]  # of a user's own model they are its own affair
-    if prepared.engines[0].is_ensemble:
-        axes = {name: values for name, values in axes.items() if "." in name}
-    rows = [
-        ("model", prepared.record.label),
-        ("batching", prepared.record.batching),
-    ]
-    rows += [
-        ("input", f"{tensor.name} {tensor.datatype} {list(tensor.concrete_shape or tensor.shape)}")
-        for tensor in prepared.engines[0].inputs
-    ]
-    rows.append(("limit", text.limits_text(slo_of(config))))
-    if config.objective != "cost":
-        rate = objective_of(config).rate_per_s
-        at = "" if rate is None else f" at {format_rate(rate)} requests/s per replica"
-        rows.append(("objective", f"the lowest {config.objective}{at}"))
-    arrivals = config.arrivals if config.trace is None else f"trace {config.trace.name}"
-    count = config.client_batch * prepared.record.fixed_rows
-    items = f"{count} row{'s' if count > 1 else ''} per request"
-    rows += [
-        ("traffic", f"{arrivals}, {items}"),
-        (
-            "machine",
-            ", ".join([machine.cpu, f"{machine.logical_cores} cores", *(gpu.name for gpu in machine.gpus)]),
-        ),
-        ("price", f"{format_dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}"),
-        ("server", config.server),
-        *((name, ", ".join(map(str, values))) for name, values in axes.items()),
-        ("configurations", f"{space.size()}, of which a part is tried"),
-        ("time", f"at most {config.time_budget_s:g} s; about 3 s for a trial that cannot win, 15 for others"),
-        ("output", str(config.output)),
-    ]
-    return terminal_table(table_of_texts((), [(name, [value]) for name, value in rows]))
 
 
 def _headline(found: RecommendationRecord) -> Panel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,10 +29,8 @@ def events_to(path: Path | None, on_event: OnEvent) -> Iterator[OnEvent]:
     if path is None:
         yield on_event
         return
-    try:
+    with _refused(path):
         file = path.open("ab", buffering=0)
-    except OSError as error:
-        raise BadInput(f"--events {path} cannot be written: {error.strerror}.", "Give another file.") from error
     began, broken = time.monotonic(), False
 
     def write(event: Event) -> None:
@@ -50,6 +49,24 @@ def events_to(path: Path | None, on_event: OnEvent) -> Iterator[OnEvent]:
     finally:
         with suppress(OSError):
             file.close()
+
+
+def check_events(path: Path) -> None:
+    """Raise BadInput if events cannot be appended to the file; it is not made."""
+    with _refused(path):
+        if path.exists():
+            path.open("ab").close()
+        else:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"--events {path} cannot be written: {error.strerror}.", "Give another file.") from error
 
 
 def event_line(event: Event, *, elapsed_s: float) -> bytes:

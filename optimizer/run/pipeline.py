@@ -24,7 +24,7 @@ from optimizer.run.own_model import AskServer, without_policy
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
 from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_diff, write_recommendation
 from optimizer.run.serving import check_server, completed_configs, serving_bench
-from optimizer.run.workload_inputs import keep_input_data, keep_trace, workload_of
+from optimizer.run.workload_inputs import checked_workload, keep_input_data, keep_trace
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import SearchRequest, find_best
 from search.records.recommendation import RecommendationRecord, SecondsRecord, StageRecord, StepRecord
@@ -81,7 +81,7 @@ def optimize(
         )
     keep_trace(config)
     budget.begin_search()
-    workload = workload_of(config, batched=prepared.engines[0].batched)
+    workload = checked_workload(config, prepared.engines[0])
     request = _search_request(config, prepared, workload)
     versions: list[str | None] = []
 

@@ -33,21 +33,36 @@ def make_directory(directory: Path, *, resume: bool, model: str | Path) -> None:
     Raises BadInput.
     """
     private = isinstance(model, Path) and _is_private(model)
+    check_directory(directory, resume=resume)
+    try:
+        directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+        check_files(directory)
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(b"0" * 4096)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
+def check_directory(directory: Path, *, resume: bool) -> None:
+    """Raise BadInput if a run cannot use the directory; it need not exist, and nothing is left in it."""
     try:
         if not resume and directory.exists() and any(directory.iterdir()):
             raise BadInput(
                 f"--output {directory} is not empty.",
                 f"Give a new directory, or go on with the run in it: --resume {directory}",
             )
-        directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
-        check_files(directory)
-        with tempfile.TemporaryFile(dir=directory) as probe:
-            probe.write(b"0" * 4096)
+        there = next(folder for folder in (directory, *directory.absolute().parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
     except OSError as error:
-        raise BadInput(
-            f"--output {directory} cannot be written: {error.strerror or error}.",
-            "Give another directory with --output.",
-        ) from error
+        raise _unwritable(directory, error) from error
+
+
+def _unwritable(directory: Path, error: OSError) -> BadInput:
+    return BadInput(
+        f"--output {directory} cannot be written: {error.strerror or error}.",
+        "Give another directory with --output.",
+    )
 
 
 def _is_private(model: Path) -> bool:

@@ -16,6 +16,7 @@ from loadgen.spec.plan import Payload
 from loadgen.traffic.model_info import bytes_per_value
 from model_repo.errors import ModelLoadFailed
 from model_repo.server.control import model_config, server_version
+from model_repo.server.launchers import check_launcher
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.overrides import OverridingServer, overriding
 from model_repo.server.triton import Server, check_runs_models, serve
@@ -25,6 +26,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
 from optimizer.run.prepare import Prepared
+from optimizer.run.workload_inputs import payload_of
 from optimizer.run_file import remote_endpoint, slo_of
 from optimizer.with_model import WithModel
 from search.records.slo import Slo
@@ -41,7 +43,12 @@ second each (18 ms, p99 of the send lag), and with 0.5 GB/s each of images over 
 
 
 def check_server(config: OptimizeConfig) -> None:
-    """Raise UserError if the embedded server does not start or run models; other kinds bring a runtime along."""
+    """Raise UserError if the server is not installed, or if the embedded one does not start or run models.
+
+    Other kinds bring a runtime along.
+    """
+    with explained():
+        check_launcher(config.server)
     if config.server == "embedded":
         with explained(), scratch_folder("probe", config.output) as scratch:
             check_runs_models(ServerOptions(run_dir=config.output, scratch_dir=scratch))
@@ -123,17 +130,7 @@ def serving_bench(
         yield TritonBench(
             server,
             generator,
-            payload=Payload(
-                batch_size=config.client_batch,
-                shapes={
-                    spec.name: spec.concrete_shape
-                    for spec in prepared.engines[0].inputs
-                    if -1 in spec.shape and spec.concrete_shape is not None
-                },
-                data_file=config.input_data,
-                seed=config.seed,
-                shared_memory=config.shared_memory,
-            ),
+            payload=payload_of(config, prepared.engines[0]),
             limit_ms=config.limits[0].limit_ms,
             timeout_s=request_timeout_s(slo_of(config)),
             most_send_lag_ms=config.most_send_lag_ms,

@@ -8,10 +8,14 @@ from pathlib import Path
 from loadgen.errors import BadInput, LoadError
 from loadgen.files import copy_whole
 from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
-from loadgen.spec.plan import Arrivals
+from loadgen.spec.plan import Arrivals, Payload
 from loadgen.traffic.arrivals import recorded_rate_per_s
+from loadgen.traffic.model_info import ModelInfo, Tensor
+from loadgen.traffic.payloads import request_tensors
 from loadgen.traffic.samples import shapes_in_file
+from model_repo.spec import Engine, TensorSpec
 from optimizer.config import OptimizeConfig
+from search.choices import LARGEST_BATCH
 from search.records.slo import WorkloadRecord
 from search.workload import Workload, request_shapes
 
@@ -104,6 +108,47 @@ def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:
         predictable=not mixed or shapes is not None,
         record=record,
     )
+
+
+def checked_workload(config: OptimizeConfig, engine: Engine) -> Workload:
+    """Return the workload for a model. Raises BadInput also for samples that its inputs do not take.
+
+    Of a model in the user's own repository, whose inputs may be optional, only the server knows that.
+    """
+    workload = workload_of(config, batched=engine.batched)
+    if config.input_data is not None and engine.own is None:
+        info = ModelInfo(
+            name=engine.model_name,
+            inputs=tuple(_tensor(spec, engine) for spec in engine.inputs),
+            outputs=(),
+            max_batch_size=LARGEST_BATCH if engine.batched else 0,
+        )
+        try:
+            request_tensors(info, payload_of(config, engine))
+        except LoadError as error:
+            what, _, fix = str(error).partition("\n")
+            raise BadInput(f"--input-data {config.input_data.name}: {what}", fix) from error
+    return workload
+
+
+def payload_of(config: OptimizeConfig, engine: Engine) -> Payload:
+    """Return the contents of the requests to a model."""
+    return Payload(
+        batch_size=config.client_batch,
+        shapes={
+            spec.name: spec.concrete_shape
+            for spec in engine.inputs
+            if -1 in spec.shape and spec.concrete_shape is not None
+        },
+        data_file=config.input_data,
+        seed=config.seed,
+        shared_memory=config.shared_memory,
+    )
+
+
+def _tensor(spec: TensorSpec, engine: Engine) -> Tensor:
+    batch = (-1,) if engine.batched else ()
+    return Tensor(name=spec.name, datatype=spec.datatype, shape=(*batch, *spec.shape))
 
 
 def _checked(text: str, trace: Path | None) -> Arrivals:
