@@ -11,6 +11,7 @@ from loadgen.errors import BadInput
 from loadgen.options.declare import is_file
 from loadgen.printable import printable
 from loadgen.spec.limits import QUANTILES, Colocated, LatencyLimit
+from loadgen.spec.plan import MAX_RATE_PER_S
 from loadgen.spec.units import duration_ms
 
 EXAMPLE = "Write --with-model NAME:p99=20ms,rate=900, and input_data=FILE for real inputs."
@@ -28,7 +29,7 @@ class WithModel:
     @property
     def text(self) -> str:
         """The option's value."""
-        parts = [limit.option.removeprefix("--") for limit in self.limits] + [f"rate={self.rate_per_s:g}"]
+        parts = [limit.option.removeprefix("--") for limit in self.limits] + [f"rate={self.rate_per_s:.15g}"]
         return f"{self.name}:{','.join(parts + ([f'input_data={self.input_data}'] if self.input_data else []))}"
 
 
@@ -56,8 +57,8 @@ def _with_model(text: str) -> WithModel:
         rate_per_s = float(given.get("rate", "nan"))
     except ValueError:
         rate_per_s = math.nan
-    if not 0 < rate_per_s < math.inf:
-        raise BadInput(f"{option} has no rate, which is its requests per second.", EXAMPLE)
+    if not 0 < rate_per_s <= MAX_RATE_PER_S:
+        raise BadInput(f"{option} has no rate of at most a million requests/s.", EXAMPLE)
     colocated = Colocated(model=name, rate_per_s=rate_per_s)
     limits = tuple(
         LatencyLimit(limit_ms=duration_ms(given[key], option=f"--{key}")[0], quantile=share, colocated=colocated)

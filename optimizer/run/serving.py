@@ -174,4 +174,4 @@ def request_timeout_s(slo: Slo) -> float:
 
     A run in which Triton lost an answer (ADR 9) lasts that much longer.
     """
-    return max(2.0, 20 * slo.first.limit_ms / 1000)
+    return max(2.0, 20 * max(limit.limit_ms for limit in slo.tested) / 1000)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from loadgen.records.formats import format_ms, format_rate
 from loadgen.spec.limits import LatencyLimit
+from search.records.slo import ObjectiveRecord
 from search.records.trial import TrialRecord
 
 GO_ON = "go on with optimize --resume and the run's directory"
@@ -35,15 +36,16 @@ def rounded_up(value_ms: float) -> float:
     return math.ceil(round(value_ms * 10.0**digits, 6)) / 10.0**digits
 
 
-def late_others(trial: TrialRecord) -> str | None:
-    """Say which colocated model was late while a trial got hardly any requests; None if there is none."""
+def late_others(trial: TrialRecord, objective: ObjectiveRecord) -> str | None:
+    """Say which colocated model was late at the lowest rate of a trial; None if there is none."""
     lone = min((one for one in trial.load_runs if one.trusted), key=lambda one: one.rate_per_s, default=None)
     if lone is None or lone.model is None or lone.met:
         return None
     late = f"{lone.violations or 0:,} of {lone.requests or 0:,} requests to {lone.model} were late"
     if lone.overloaded:
         late = f"requests to {lone.model} piled up"
-    return f"Even with only {format_rate(lone.rate_per_s)} requests/s to this one, {late}."
+    at = "Even with only" if objective.rate_per_s is None else "With"
+    return f"{at} {format_rate(lone.rate_per_s)} requests/s to this one, {late}."
 
 
 def what_binds(trial: TrialRecord) -> str:

@@ -178,13 +178,13 @@ def _sent_nothing(problems: Sequence[str]) -> bool:
 
 
 def _is_well_over(one: ConfirmationRecord, slo: Slo) -> bool:
-    return one.violations > max(WELL_OVER * (1 - slo.first.quantile) * one.requests, 3)
+    return one.model is not None or one.violations > max(WELL_OVER * (1 - slo.first.quantile) * one.requests, 3)
 
 
 def _seems_met(one: ConfirmationRecord, slo: Slo) -> bool:
     """True if the run seems to meet the SLO, even if it was too short for a certificate."""
     allowed = (1 - slo.first.quantile) * one.requests
-    return one.met or (allowed >= 1 and one.violations <= allowed)
+    return one.met or (one.model is None and allowed >= 1 and one.violations <= allowed)
 
 
 def _late_at_any_rate(run: RunEvidence, seen: ConfirmationRecord) -> Conclusion:
@@ -202,7 +202,7 @@ def _late_at_any_rate(run: RunEvidence, seen: ConfirmationRecord) -> Conclusion:
     at = f"even at {format_rate(seen.rate_per_s)}/s, {_late(seen)} ({'; '.join(facts)})"
     reason = f"No rate could be certified to meet {run.slo.text}: {at}."
     each = confidence_of_each(run.slo.confidence, len(run.slo.limits))
-    proven = seen.violations >= fewest_violations(seen.requests, first.allowed, burst, each)
+    proven = seen.model is None and seen.violations >= fewest_violations(seen.requests, first.allowed, burst, each)
     lone = seen.rate_per_s <= LONE_SHARE * 1000 / first.limit_ms and burst <= IN_GROUPS
     return Conclusion("violated" if lone and proven else "inconclusive", reason, advice)
 
@@ -251,7 +251,7 @@ def rate_is_too_high(run: RunEvidence) -> Conclusion | None:
 
 def too_slow(run: RunEvidence) -> Conclusion | None:
     """Conclude from the latency of lone requests, if no rate seemed to meet the SLO; None if none was measured."""
-    others = next(filter(None, map(late_others, run.in_state("infeasible"))), None)
+    others = next(filter(None, (late_others(one, run.objective) for one in run.in_state("infeasible"))), None)
     if others is not None and run.mark is None:
         return Conclusion(
             "inconclusive", f"No configuration was seen to meet {run.slo.text}. {others}", OTHERS_FIT
@@ -286,7 +286,7 @@ def _is_proven(trial: TrialRecord, slo: Slo) -> bool:
     lone = min((one for one in trial.load_runs if one.trusted), key=lambda one: one.rate_per_s, default=None)
     for limit in slo.limits:
         counts = [] if seen is None else [(seen.requests, seen.least_late(limit.limit_ms))]
-        if lone is not None and lone.requests and limit == slo.first:
+        if lone is not None and lone.requests and limit == slo.first and lone.model is None:
             counts.append((lone.requests, lone.violations or 0))
         if any(late >= fewest_violations(n, limit.allowed, 1.0, each) for n, late in counts if n):
             return True

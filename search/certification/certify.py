@@ -15,7 +15,7 @@ from search.study.belief import Belief
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.bench import observed
-from search.trials.budget import affordable_confidence, colocated_s, confidence_of_a_run
+from search.trials.budget import BAD_LUCK, affordable_confidence, colocated_s, confidence_of_a_run
 from search.trials.context import TrialContext
 from search.trials.trial import Trial
 
@@ -168,7 +168,7 @@ class Certification:
             server=certifier.server,
             once=self.context.stop(),
             fixed_per_s=self.context.objective.rate_per_s,
-            least_s=colocated_s(self.context.slo, confidence_of_a_run(certifier.confidence)),
+            least_s=colocated_s(self.context.slo, confidence_of_a_run(certifier.confidence)) / BAD_LUCK,
         )
         able = [one for one in candidates if one.number not in certifier.lost and certifier.fits(one)]
         best: Plan | None = None

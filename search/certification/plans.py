@@ -155,7 +155,8 @@ class Planner:
         servers = 1 if on or self.once else 2
         worthy_s = PATIENCE_S * math.log(rate_per_s / least_worth) if least_worth > 0 else math.inf
         seconds = (min(time.left, worthy_s) - time.loading) / servers
-        if seconds < max(MIN_RUN_S, self.least_s):
+        before = evidence.logs(rate_per_s, self.server)
+        if seconds < max(MIN_RUN_S, 0.0 if before else self.least_s):
             return None
         outlook = self.belief.outlook(
             trial,

@@ -58,6 +58,11 @@ class _Candidate:
     late: dict[float, NDArray[np.int64]] = field(default_factory=dict)
 
 
+OF_OTHERS = 0.85
+"""If the limit of a colocated model binds, at most 85 % of the estimated rate is tried: how likely the others pass
+is not simulated."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """How a test is likely to end: the share of simulated tests that are met, and their mean seconds."""
@@ -228,7 +233,7 @@ class Belief:
             rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
             if measured_per_s and any(run.model and not run.met for run in trial.load_runs):
                 # A colocated model was late: that says nothing about the executions of this one.
-                return _Candidate(server, min(rate_per_s, measured_per_s))
+                return _Candidate(server, min(rate_per_s, OF_OTHERS * measured_per_s))
             most_per_s = measured_per_s * math.exp(self.speed.slowest(trial)) if measured_per_s else rate_per_s
             least_per_s = min(rate_per_s, _EXPLAINED * (measured_per_s or rate_per_s))
             for _ in range(_ROUNDS):

@@ -177,6 +177,8 @@ def keep_time_to_certify(budget: Budget, rate_per_s: float, slo: Slo) -> str | N
     if kept_s >= needs_s:
         return f"{text}."
     advised = duration_option(budget_for(needs_s, prepared_s=budget.prepared_s))
+    if slowest.colocated is not None:  # which no lower rate of the model itself makes quicker
+        return f"{text}. That is too short; --time-budget {advised} is enough."
     affordable = affordable_confidence(rate_per_s, slo, kept_s)
     fits = least_certificate_s(rate_per_s, slo, affordable) <= kept_s
     fitting = [f"{100 * affordable:g} % confidence at a lower rate"] if fits else []

@@ -195,10 +195,10 @@ def run_fixed_rate_trial(
         return trial_of(number, config, "failed", failure.reason, spent=bench.spent.since(before))
     if context.stop():
         return None
-    found = None
-    if server is not None and not seen.problems:
+    found, met = None, _met(seen)
+    others_late = seen.verdict.limit.model is not None and not met  # which no replay explains
+    if server is not None and not seen.problems and not others_late:
         found = replay_run(server, probe.log, context.slo.limits, seed=context.seed, workload=context.workload)
-    met = _met(seen)
     edge = _edge(found, rate_per_s, met=met)
     bounds = None if found is None else CapacityFit.around(edge, found.error)
     return trial_of(
@@ -243,7 +243,7 @@ def _reason(seen: ProbeResult, rate_per_s: float, *, met: bool) -> str:
     if seen.overloaded:
         return f"overloaded at {rate_per_s:,.4g}/s"
     tight = seen.verdict
-    name = tight.limit.name
+    name = tight.limit.of
     limit = f"the limit of {tight.limit.limit_ms:g} ms"
     if not math.isfinite(tight.latency_ms):
         return f"at {rate_per_s:,.4g}/s too many requests failed for a {name}"

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Self
 
+import numpy as np
+
 from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.send_lag import stop_when_late
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.limits import Colocated
@@ -19,7 +22,10 @@ from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.statistics.capacity import Watch
 
-REQUESTS_A_PROCESS_PER_S = 8_000
+REQUESTS_A_PROCESS_PER_S, MAX_PROCESSES = 8_000, 4
+
+BEFORE_NS = 1_000_000_000
+"""A colocated log counts from a second before the first look at a run, which is the least that is never judged."""
 
 LONGER_S = 30.0
 """The plan of a colocated load is this much longer than the run beside it, which ends it."""
@@ -43,6 +49,9 @@ class Beside:
 
     runs: dict[str, Future[LoadRun]] = field(default_factory=dict)
     logs: dict[str, RequestLog] = field(default_factory=dict)
+    from_ns: dict[str, int] = field(default_factory=dict)
+    """Where each log counts from, on its own clock: a second before the first look at the run."""
+
     until_ns: int = 0
     """When the run ended, on the monotonic clock."""
 
@@ -54,14 +63,21 @@ class Beside:
         def joint(log: RequestLog) -> bool:
             if any(run.done() for run in self.runs.values()):
                 return True
-            return watch is not None and watch(replace(log, colocated=dict(self.logs)))
+            if not self.from_ns:
+                # A run's client may prepare for seconds, in which nobody disturbs the others.
+                ends_ns = {
+                    name: int(seen.scheduled_ns[-1]) if len(seen) else 0 for name, seen in self.logs.items()
+                }
+                self.from_ns = {name: max(0, end_ns - BEFORE_NS) for name, end_ns in ends_ns.items()}
+            seen = {name: self._counted(name, seen) for name, seen in self.logs.items()}
+            return watch is not None and watch(replace(log, colocated=seen))
 
         return joint
 
     def joined(self, run: LoadRun, duration_s: float) -> LoadRun:
         """Return a run of at most `duration_s` with the colocated logs until its end, and their clients' problems.
 
-        They begin before the run, at their own times, so that their warm-up is over early: as its watch saw them.
+        They begin before the run, so that their warm-up is over early: as its watch saw them.
         """
         if not self.runs:
             return run
@@ -70,7 +86,8 @@ class Beside:
         end_ns = min(self.until_ns, run.began_ns + round(duration_s * 1e9))
         for name, future in self.runs.items():
             other = future.result()
-            logs[name] = other.log.between(0.0, (end_ns - other.began_ns) / 1e9)
+            self.from_ns.setdefault(name, max(0, run.began_ns - other.began_ns - BEFORE_NS))
+            logs[name] = self._counted(name, other.log.between(0.0, (end_ns - other.began_ns) / 1e9))
             problems += [f"{name}: {problem}" for problem in other.measurement.problems]
             cold = cold or other.measurement.cold
             overloaded |= other.stopped == "overloaded"
@@ -80,6 +97,10 @@ class Beside:
             measurement=replace(measurement, problems=tuple(problems), cold=cold),
             colocated_overloaded=overloaded,
         )
+
+    def _counted(self, name: str, log: RequestLog) -> RequestLog:
+        from_ns = self.from_ns[name]
+        return log.rows(int(np.searchsorted(log.scheduled_ns, from_ns)), len(log)).shifted(-from_ns)
 
 
 class ColocatedLoads:
@@ -115,11 +136,11 @@ class ColocatedLoads:
         Raises LoadError at its end if a colocated model could not be sent its load.
         """
         beside, ended = Beside(), Event()
-        under_way = [
-            sender.send(target, plan, seed=plan.seed + SEED * number, beside=beside, ended=ended)
-            for number, sender in enumerate(self._senders, start=1)
-        ]
         try:
+            under_way = [
+                sender.send(target, plan, seed=plan.seed + SEED * number, beside=beside, ended=ended)
+                for number, sender in enumerate(self._senders, start=1)
+            ]
             for began in under_way:
                 began.wait()
             yield beside
@@ -137,7 +158,9 @@ class _Sender:
     def __init__(self, load: ColocatedLoad, generator: Callable[[int], LoadGenerator]) -> None:
         self._load = load
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._generator = generator(math.ceil(load.model.rate_per_s / REQUESTS_A_PROCESS_PER_S))
+        self._generator = generator(
+            min(MAX_PROCESSES, math.ceil(load.model.rate_per_s / REQUESTS_A_PROCESS_PER_S))
+        )
 
     def __enter__(self) -> Self:
         self._thread.submit(self._generator.__enter__).result()
@@ -153,6 +176,13 @@ class _Sender:
         """Start the load; return an event for when it is under way, or has failed."""
         load, began = self._load, Event()
         name = load.model.model
+        own_plan = LoadPlan(
+            rate_per_s=load.model.rate_per_s,
+            duration_s=plan.duration_s + plan.timeout_s + LONGER_S,
+            seed=seed,
+            timeout_s=plan.timeout_s,
+            most_send_lag_ms=plan.most_send_lag_ms,
+        )
 
         def look(log: RequestLog) -> bool:
             beside.logs[name] = log
@@ -162,15 +192,10 @@ class _Sender:
         run = beside.runs[name] = self._thread.submit(
             self._generator.run,
             replace(target, model_name=name, metrics_url=None),
-            LoadPlan(
-                rate_per_s=load.model.rate_per_s,
-                duration_s=plan.duration_s + plan.timeout_s + LONGER_S,
-                seed=seed,
-                timeout_s=plan.timeout_s,
-            ),
+            own_plan,
             payload=load.payload,
             limit_ms=load.limit_ms,
-            watch=look,
+            watch=stop_when_late(look, own_plan, load.limit_ms),
         )
         run.add_done_callback(lambda _: began.set())
         return began

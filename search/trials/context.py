@@ -83,18 +83,14 @@ def run_load(
 
 def emit_probed(on_event: events.OnEvent, number: int, seen: ProbeResult, *, met: bool) -> None:
     """Emit the event of a trial's run; `met` is its tendency."""
+    tight = seen.verdict
+    word = run_word(tight.answer, met=met, overloaded=seen.overloaded, late=tight.violations, n=tight.n)
     on_event(
         events.Probed(
             number=number,
             rate_per_s=seen.rate_per_s,
             latency_ms=none_if_not_finite(seen.first.latency_ms),
-            verdict=run_word(
-                seen.verdict.answer,
-                met=met,
-                overloaded=seen.overloaded,
-                late=seen.verdict.violations,
-                n=seen.verdict.n,
-            ),
+            verdict=word if tight.limit.model is None or met else f"{tight.limit.model} {word}",
             quantile=seen.first.limit.quantile,
         )
     )

@@ -175,6 +175,8 @@ class Verification:
                 return found
             rate = min(self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate), self._doubled_step_per_s())
             again = self._run_and_replay(number, rate)
+            if again is None and self._hurt_others():
+                return None
             if again is None:
                 break
             found = again

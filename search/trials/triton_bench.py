@@ -244,8 +244,9 @@ class TritonBench:
         finally:
             self.spent.load_s += time.monotonic() - started
             self.spent.contention += watching.seen
-        self._given_up += int((run.log.outcome == TIMED_OUT).sum())
-        if run.log.failed.any():
+        logs = (run.log, *(run.log.colocated or {}).values())
+        self._given_up += sum(int((log.outcome == TIMED_OUT).sum()) for log in logs)
+        if any(log.failed.any() for log in logs):
             self._server.check()
         return run
 

@@ -8,6 +8,7 @@ from spaces import two_core_space
 from virtual_search import SLO, search_on
 
 from search.answer.advice import late_others
+from search.records.slo import ObjectiveRecord
 
 BOTH = SLO.model_copy(update={"colocated": (OTHER,)})
 
@@ -31,4 +32,4 @@ def test_a_model_that_is_late_by_itself_is_named(tmp_path: Path) -> None:
     slo = SLO.model_copy(update={"colocated": (other,)})
     store, found, _ = search_on(ColocatedBench(other=other), two_core_space(tmp_path), tmp_path, slo=slo)
     assert found is None
-    assert any("other" in (late_others(trial) or "") for trial in store.trials)
+    assert any("other" in (late_others(trial, ObjectiveRecord()) or "") for trial in store.trials)

@@ -65,7 +65,7 @@ def test_a_probe_has_the_headroom_of_the_tightest_limit_and_the_median_of_its_ow
 
 @pytest.mark.parametrize(("until_ns", "end_s"), [(20_000_000_000, 6.0), (5_000_000_000, 4.0)])
 def test_a_run_has_the_colocated_requests_until_its_end(until_ns: int, end_s: float) -> None:
-    """The colocated load began 2 s before the run, and went on after it: its times stay its own."""
+    """The colocated load began 2 s before the run, and went on after it: it counts from a second before."""
     other = run_of(began_ns=1_000_000_000)
     mine = run_of(began_ns=3_000_000_000)
     beside = Beside(runs={"other": finished(other)}, until_ns=until_ns)
@@ -73,7 +73,8 @@ def test_a_run_has_the_colocated_requests_until_its_end(until_ns: int, end_s: fl
     assert joined.log.colocated is not None
     due_ns = joined.log.colocated["other"].scheduled_ns
     expected = other.log.scheduled_ns
-    np.testing.assert_array_equal(due_ns, expected[expected < end_s * 1e9])
+    expected = expected[(expected >= 1e9) & (expected < end_s * 1e9)] - 1_000_000_000
+    np.testing.assert_array_equal(due_ns, expected)
     assert not joined.colocated_overloaded
 
 
@@ -88,7 +89,7 @@ def test_what_went_wrong_beside_a_run_is_the_runs() -> None:
 
 def test_a_watch_sees_the_colocated_log_and_ends_when_that_load_ended() -> None:
     under_way: Future[LoadRun] = Future()
-    beside, seen = Beside(runs={"other": under_way}, logs={"other": steady(0.010)}), []
+    beside, seen = Beside(runs={"other": under_way}, logs={"other": steady(0.010, seconds=7.0)}), []
 
     def watch(log: Any) -> bool:
         seen.append(log.colocated["other"])
@@ -97,7 +98,12 @@ def test_a_watch_sees_the_colocated_log_and_ends_when_that_load_ended() -> None:
     joint = beside.watching(watch)
     assert joint is not None
     assert not joint(steady(0.005))
-    assert seen == [beside.logs["other"]]
+    beside.logs["other"] = steady(0.010, seconds=9.0)  # the same seed, two seconds later
+    assert not joint(steady(0.005))
+    first, second = (log.scheduled_ns for log in seen)
+    assert 0 <= first[0] < first[-1] <= 1_000_000_000  # what came before the run's client was ready does not count
+    np.testing.assert_array_equal(second[: len(first)], first)
+    assert second[-1] > 2_000_000_000
     under_way.set_result(run_of(stopped="overloaded"))
     assert joint(steady(0.005))
     assert Beside().watching(None) is None
@@ -124,7 +130,6 @@ def test_a_colocated_model_gets_its_load_during_a_run(url: str, plan: Any) -> No
             (log,) = (beside.joined(run, plan.duration_s).log.colocated or {}).values()
             assert len(log) > 0
             assert not log.failed.any()
-            assert log.scheduled_ns[-1] > run.log.scheduled_ns[-1]  # it begins half a second earlier
 
 
 def test_a_colocated_model_that_is_not_there_ends_the_run(url: str) -> None:
@@ -146,3 +151,28 @@ def test_a_certificate_takes_as_long_as_the_slowest_model_needs() -> None:
     assert least_s(5.0, slo, 0.95) > colocated_s(slo, 0.95)
     assert colocated_s(alone, 0.95) == 0
     assert slo.text == "p99 within 50 ms and p99 of other within 20 ms at 50/s"
+
+
+def test_late_requests_of_a_colocated_load_end_its_run(url: str) -> None:
+    """What the run's own plan allows of send lag holds for the loads beside it, too."""
+    target = Target(url=url, model_name="delay")
+    load = ColocatedLoad(model=Colocated(model="delay", rate_per_s=100.0), limit_ms=500.0, payload=Payload())
+    plan = LoadPlan(rate_per_s=20.0, duration_s=60.0, seed=1, most_send_lag_ms=1e-6)
+    with ColocatedLoads([load]) as loads, LoadGenerator() as generator, loads.sent(target, plan) as beside:
+        run = generator.run(target, plan, watch=beside.watching(None))
+    assert run.stopped == "watch"
+    assert any(problem.startswith("delay: ") for problem in beside.joined(run, 60.0).measurement.problems)
+
+
+def test_loads_end_if_one_of_them_cannot_begin(url: str) -> None:
+    target, plan = Target(url=url, model_name="delay"), LoadPlan(rate_per_s=50.0, duration_s=3600.0, seed=1)
+    rates = (50.0, 2e6)  # the second is more than a plan takes
+    names = [Colocated(model=f"m{number}", rate_per_s=rate) for number, rate in enumerate(rates)]
+    all_loads = [ColocatedLoad(model=name, limit_ms=500.0, payload=Payload()) for name in names]
+
+    def run() -> None:
+        with ColocatedLoads(all_loads) as loads, loads.sent(target, plan):
+            raise AssertionError
+
+    with pytest.raises(LoadError):
+        run()
