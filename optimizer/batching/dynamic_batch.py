@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from loadgen.errors import BadInput
 from loadgen.files import sha256_of
 from loadgen.processes import scratch_folder
 from model_repo.spec import weights_name
@@ -21,8 +19,6 @@ from optimizer.model.checks import check_runs
 from optimizer.model.files import Graph, load_weights, write_model
 from optimizer.model.graph_shapes import is_small
 from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor
-from optimizer.model.ort_child import Tensors
-from optimizer.model.samples import samples_from_data
 from optimizer.model.shapes import require_shapes
 
 if TYPE_CHECKING:
@@ -68,12 +64,12 @@ class Batching:
     reason: str  # a sentence or two for the user
 
 
-def dynamic_batch(model: Model, work_dir: Path, data: Path | None = None) -> Batching:
+def dynamic_batch(model: Model, work_dir: Path) -> Batching:
     """Return the model with a batch, proven by running it; unbatched, with the reason, if a batch is not sound.
 
-    Needs all shapes (`with_shapes`). `data` is a .npz with samples for the load, if there is one. Rewritten files
-    go to `work_dir`, the user's own stays as it is. Raises ShapeError if a leading dimension that varies turns out
-    not to be a batch and has no size, and UnsupportedModel for an old opset that cannot be converted.
+    Needs all shapes (`with_shapes`). Rewritten files go to `work_dir`, the user's own stays as it is. Raises
+    ShapeError if a leading dimension that varies turns out not to be a batch and has no size, and UnsupportedModel
+    for an old opset that cannot be converted.
     """
     require_shapes(model)
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -92,7 +88,7 @@ def dynamic_batch(model: Model, work_dir: Path, data: Path | None = None) -> Bat
     if current.batch == "none":
         return _unbatched(current, _why_no_batch(current), notes)
     reference = model if _runs(model) else current
-    return _proven_or_not(reference, current, candidate, did, notes, coarse=coarse, data=data)
+    return _proven_or_not(reference, current, candidate, did, notes, coarse=coarse)
 
 
 def modernized(model: Model, work_dir: Path) -> tuple[Model, list[str]]:
@@ -164,17 +160,10 @@ def _with_batch(model: Model) -> Model:
 
 
 def _proven_or_not(
-    reference: Model,
-    fallback: Model,
-    candidate: Model,
-    did: str,
-    notes: list[str],
-    *,
-    coarse: bool,
-    data: Path | None,
+    reference: Model, fallback: Model, candidate: Model, did: str, notes: list[str], *, coarse: bool
 ) -> Batching:
     """Return `candidate` if it gives the same results as `reference`, else `fallback` without batching."""
-    proof = _prove(reference, candidate, coarse=coarse, data=data)
+    proof = _prove(reference, candidate, coarse=coarse)
     unused = {fallback.path, candidate.path} - {(candidate if proof.holds else fallback).path, reference.path}
     for path in unused:
         path.unlink()
@@ -187,7 +176,7 @@ def _proven_or_not(
     )
 
 
-def _prove(reference: Model, candidate: Model, *, coarse: bool, data: Path | None) -> Proof:
+def _prove(reference: Model, candidate: Model, *, coarse: bool) -> Proof:
     with scratch_folder("probe") as folder:
 
         def probes() -> tuple[Path, Path, list[str]]:
@@ -206,19 +195,7 @@ def _prove(reference: Model, candidate: Model, *, coarse: bool, data: Path | Non
             tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
             same_level=coarse,
             probes=probes,
-            given=_given(candidate, data),
         )
-
-
-def _given(model: Model, data: Path | None) -> list[Tensors]:
-    """Return the samples for the load, one by one; [] if they do not fit a batch of this model."""
-    if data is None:
-        return []
-    with suppress(BadInput):
-        arrays = samples_from_data(data, model, option="--input-data").arrays
-        count = min(map(len, arrays.values()))
-        return [{name: array[row : row + 1] for name, array in arrays.items()} for row in range(count)]
-    return []
 
 
 def _is_low_precision(proto: ModelProto) -> bool:

@@ -42,16 +42,14 @@ def settled(
     *,
     cache: ResultCache = NO_CACHE,
     processor: str = "",
-    data: Path | None = None,
 ) -> Settled:
     """Return the model in a file and the one to serve, from the cache or by reading, checking and proving.
 
-    `processor` is the name of the one on which the proof runs; a .npz in `data` has samples for it. Raises as
-    `read_model`, `with_shapes` and `dynamic_batch` do.
+    `processor` is the name of the one on which the proof runs. Raises as `read_model`, `with_shapes` and
+    `dynamic_batch` do.
     """
-    data = data if data is not None and data.suffix == ".npz" and data.is_file() else None
     if cache.folder is None:
-        return _served(_proven(path, shapes, work_dir, data), work_dir)
+        return _served(_proven(path, shapes, work_dir), work_dir)
     proto = load_proto(path)
     external = external_files(proto, path.parent)
     key = {
@@ -59,7 +57,6 @@ def settled(
         "name": path.name,
         "shapes": {name: list(shape) for name, shape in shapes.items()},
         "processor": processor,
-        **({} if data is None else {"input_data": sha256_of(data)}),
         "versions": versions_digest(),
     }
     entry = cache.find(KIND, key)
@@ -69,14 +66,14 @@ def settled(
         if found is not None:
             return _served(found, work_dir)
     del proto
-    done = _proven(path, shapes, work_dir, data)
+    done = _proven(path, shapes, work_dir)
     _keep(cache, key, done)
     return _served(done, work_dir)
 
 
-def _proven(path: Path, shapes: Mapping[str, tuple[int, ...]], work_dir: Path, data: Path | None) -> Settled:
+def _proven(path: Path, shapes: Mapping[str, tuple[int, ...]], work_dir: Path) -> Settled:
     model = with_shapes(read_model(path), shapes)
-    return Settled(model=model, batching=dynamic_batch(model, work_dir, data))
+    return Settled(model=model, batching=dynamic_batch(model, work_dir))
 
 
 def _served(found: Settled, work_dir: Path) -> Settled:

@@ -19,9 +19,6 @@ from search.choices import LARGEST_BATCH
 PROOF_SAMPLES, PROOF_SIZES = 4, (2, 3, 4)
 """Four samples, in batches of 2, 3 and 4, are compared with single runs."""
 
-MAX_GIVEN = 16
-"""At most 16 samples of the user's are looked at."""
-
 PROOF_S, PROOF_BYTES = 10.0, 1 << 28
 """A larger batch is tried too, up to the largest that is served, within 10 s and 256 MB of tensors."""
 
@@ -61,7 +58,6 @@ def prove_batching(
     tolerance: float,
     same_level: bool,
     probes: Callable[[], tuple[Path, Path, Sequence[str]]],
-    given: Sequence[Tensors] = (),
 ) -> Proof:
     """Run both files on the same samples, one by one and in batches, and compare row by row.
 
@@ -69,43 +65,27 @@ def prove_batching(
     to the largest value of an output; for `same_level` see `sample`. If samples give nearly the same output (as
     with untrained weights), mixed-up rows would go unnoticed. Then `probes` makes copies of both files that
     return inner tensors too, and returns the names of these in the order of computation; the last one that still
-    distinguishes the samples is compared as well. Of samples `given` those are used that give distinct outputs,
-    if two do: a model may answer alike to all random ones.
+    distinguishes the samples is compared as well.
     """
     try:
-        samples = _telling(original, given, tolerance) if rows == 1 and not same_level else []
-        compared = "at its outputs, on samples of --input-data" if samples else "at its outputs"
-        samples = samples or [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
+        samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
         began_s = time.monotonic()
         reference = _alone(original, samples, rows)
         names = reference[0].keys()
         if rows > 1:
             _compare(reference, _rows_of(original, samples, names, sizes=(rows,)), tolerance)
         _compare(reference, _rows_of(candidate, samples, names, alone=candidate != original), tolerance)
-        row_s = (time.monotonic() - began_s) / (len(samples) * rows + sum(PROOF_SIZES))
+        row_s = (time.monotonic() - began_s) / (PROOF_SAMPLES * rows + sum(PROOF_SIZES))
         largest = _largest(samples[0], reference[0], row_s)
         if largest > PROOF_SIZES[-1] and not _compare_largest(candidate, samples, reference, largest, tolerance):
             largest = 0
+        compared = "at its outputs"
         if not any(_tells_apart(reference, name, tolerance) for name in reference[0]):
             compared = _compare_inside(*probes(), samples, rows, tolerance)
     except Disproved as why:
         return Proof(holds=False, reason=str(why))
     sizes = ", ".join(map(str, PROOF_SIZES)) + (f" and {largest}" if largest > PROOF_SIZES[-1] else "")
     return Proof(holds=True, reason=f"batches of {sizes} gave the same rows as single runs, compared {compared}")
-
-
-def _telling(path: Path, given: Sequence[Tensors], tolerance: float) -> list[Tensors]:
-    """Return up to four of the samples whose results at one output are distinct; [] if no two are."""
-    tried = given[:: max(1, len(given) // MAX_GIVEN)][:MAX_GIVEN]
-    results = _alone(path, tried, 1) if tried else []
-    found: list[int] = []
-    for name in results[0] if results else ():
-        chosen: list[int] = []
-        for number, result in enumerate(results):
-            if all(_tells_apart([results[other], result], name, tolerance) for other in chosen):
-                chosen.append(number)
-        found = max(found, chosen[:PROOF_SAMPLES], key=len)
-    return [tried[number] for number in found] if len(found) > 1 else []
 
 
 def _largest(inputs: Tensors, outputs: Tensors, row_s: float) -> int:

@@ -114,9 +114,7 @@ def prepare(
     else:
         path = Path(config.model)
     with timed_step(on_event, "reading the model, proof of its batch") as step:
-        read = partial(
-            settled, path, config.shapes, work_dir, cache=cache, processor=machine.cpu, data=config.input_data
-        )
+        read = partial(settled, path, config.shapes, work_dir, cache=cache, processor=machine.cpu)
         known = call_limited(read, model=path, limits=graph_limits(size_of(path)))
         step.cached = known.cached
     model, batching = known.model, known.batching
