@@ -130,7 +130,7 @@ class PlanRun:
 
     def _send(self) -> None:
         self.workers.start()
-        self._began_ns = time.monotonic_ns()
+        self._began_ns = round(time.monotonic() * 1e9)
         next_look_s = time.monotonic() + _LOOK_PERIOD_S
         while self.workers.wait(max(0.0, next_look_s - time.monotonic())):
             self._stop_if_overloaded()

@@ -187,7 +187,7 @@ def test_finds_a_configuration_and_writes_every_file(
     assert found.status_reason
     if not isinstance(found, RecommendationRecord):
         assert found.status in {"inconclusive", "untrustworthy"}, err
-        assert out == ""
+        assert json.loads(out)["status"] == found.status
         assert found.advice
         return
     assert found.status in {"worse", "untrustworthy"}, err  # no machine is as fast as the baseline
