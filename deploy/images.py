@@ -277,7 +277,7 @@ def measured_runtime(found: RecommendationRecord, sources: Sources) -> RuntimeRe
     )
 
 
-PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
+PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search", "tritune")
 LEFT_OUT = {"__pycache__"}
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest time that a zip file can hold. Every file has it, so that equal files give equal wheels."""

@@ -31,6 +31,8 @@ class UserError(Exception):
     """Base of all errors shown as two lines without a traceback. `status` is how the command ends."""
 
     status: Status = "bad_input"
+    result: object | None = None
+    """The record of a load test that was measured before the error: `tritune.loadtest` raises it."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what, fix)  # both, so that it can be pickled

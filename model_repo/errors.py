@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError, requires, version
 
 _REASON = re.compile(
     r"^(?:.*UNAVAILABLE state: )?(?:Internal: |Invalid argument: )?(.*?)(?:\n+At:\n.*)?;?\s*$", re.DOTALL
@@ -94,5 +95,21 @@ def reason_of(refusal: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds one of tritune's extras. It needs a checkout: no package index has tritune."""
-    return f"pip install -c constraints.txt '.[{extra}]' (in tritune's checkout)"
+    """Return the command that adds one of tritune's extras. It needs a checkout: no package index has tritune.
+
+    On an installation for a CPU it names what the extra adds, as tritune itself would bring the GPU's libraries.
+    """
+    what = [f".[{extra}]"]
+    if _is_installed("onnxruntime") and not _is_installed("onnxruntime-gpu"):
+        marked = [text.partition(";") for text in requires("tritune") or ()]
+        own = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
+        what = [requirement.strip() for requirement, _, marker in marked if own.search(marker)] or what
+    return f"pip install -c constraints.txt {' '.join(map(repr, what))} (in tritune's checkout)"
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True

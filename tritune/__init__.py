@@ -44,6 +44,7 @@ def optimize(
     p99: str | float | None = None,
     *,
     on_event: Callable[[Any], object] | None = None,
+    stop: Callable[[], bool] | None = None,
     **options: Any,
 ) -> Recommendation:
     """Return the cheapest Triton configuration of a model that is certified to meet a p99 latency limit.
@@ -53,14 +54,16 @@ def optimize(
     command's alone, as are environment variables of options. Files go to `output`, runs/MODEL-TIME unless given.
 
     `on_event` gets the events of `search.trials.events` as they happen, some from other threads. What it raises is
-    logged, and does not end the run.
+    logged, and does not end the run. `stop` is asked often while the search runs: once it returns True, the run
+    finishes with the best so far, as the command does after Ctrl-C.
 
-    Raises Error, with `what`, `fix`, `status` and `exit_code`: as the command prints and ends.
+    Raises Error, with `what`, `fix`, `status` and `exit_code`: as the command prints and ends. One call at a time
+    goes on in a process.
     """
     check_packages()
     from tritune.calls import optimized
 
-    return optimized({"model": model, "p99": p99, **options}, on_event)
+    return optimized({"model": model, "p99": p99, **options}, on_event, stop)
 
 
 def loadtest(
@@ -77,7 +80,8 @@ def loadtest(
     the command in Python's spelling, such as `duration="10s"`, `find_max=True`. A load that several machines send
     (`master`, `worker`) is the command's alone.
 
-    Raises Error, with `what`, `fix`, `status` and `exit_code`, if nothing could be measured or a file not written.
+    Raises Error, with `what`, `fix`, `status` and `exit_code`, if nothing could be measured or a file not written;
+    then its `result` is what was measured.
     """
     check_packages()
     from tritune.calls import load_tested

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.command.app import as_user_error
-from loadgen.errors import EnvironmentFailed, UserError
+from loadgen.errors import BadInput, EnvironmentFailed, UserError
 from loadgen.options.declare import made_of, option_fields
-from loadgen.options.sources import given_in_call
+from loadgen.options.sources import given_in_call, take_variables
+from loadgen.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +47,15 @@ def _finish_never(_: object) -> nullcontext[Callable[[], bool]]:
     return nullcontext(lambda: False)
 
 
-def optimized(arguments: Mapping[str, object], on_event: Callable[[Any], object] | None) -> RecommendationRecord:
+_ONE_RUN = threading.Lock()
+"""A run restricts the GPUs of its process, and has its log."""
+
+
+def optimized(
+    arguments: Mapping[str, object],
+    on_event: Callable[[Any], object] | None,
+    stop: Callable[[], bool] | None,
+) -> RecommendationRecord:
     """See `tritune.optimize`."""
     from optimizer.call_options import OPTIONS, CallOptions
     from optimizer.command import session
@@ -58,8 +68,8 @@ def optimized(arguments: Mapping[str, object], on_event: Callable[[Any], object]
             on_event(event)
 
     declared = {name: one for name, one in OPTIONS.items() if name not in _NOT_OPTIMIZE}
-    values, origins = given_in_call("optimize", declared, arguments)
-    with _converted("optimize"), _environment_kept():
+    with _converted("optimize"), _only_run():
+        values, origins = given_in_call("optimize", declared, arguments)
         call = made_of(CallOptions, values, str)
         config, notes = config_of_call(call, values, origins)
         found, _ = session.carry_out(
@@ -67,7 +77,7 @@ def optimized(arguments: Mapping[str, object], on_event: Callable[[Any], object]
             notes,
             optimize,
             display=nullcontext(show),
-            heeding=_finish_never,
+            heeding=_finish_never if stop is None else lambda _: nullcontext(stop),
             resume=call.resume is not None,
             baseline=call.baseline,
             accept_provisional=call.accept_provisional,
@@ -76,15 +86,26 @@ def optimized(arguments: Mapping[str, object], on_event: Callable[[Any], object]
 
 
 @contextmanager
-def _environment_kept() -> Iterator[None]:
-    """Undo changes of the environment after the block: a run hides addresses and GPUs from its own processes."""
-    before = dict(os.environ)
+def _only_run() -> Iterator[None]:
+    """Hide the commands' variables, which may hold secrets, from a run's processes; undo what a run changes.
+
+    Raises BadInput if another run goes on in this process.
+    """
+    from optimizer.machine.hardware import VISIBLE
+
+    if not _ONE_RUN.acquire(blocking=False):
+        raise BadInput(
+            "Another call of tritune.optimize goes on in this process.",
+            "Wait for it, or make this call in a process of its own.",
+        )
+    before = {name: text for name, text in os.environ.items() if name == VISIBLE or name.startswith("TRITUNE_")}
     try:
+        take_variables(os.environ, "optimize")
         yield
     finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
+        os.environ.pop(VISIBLE, None)
         os.environ.update(before)
+        _ONE_RUN.release()
 
 
 def load_tested(arguments: Mapping[str, object]) -> LoadTestRecord:
@@ -96,19 +117,21 @@ def load_tested(arguments: Mapping[str, object]) -> LoadTestRecord:
     from loadgen.spec.load_test import Note
 
     declared = {name: one for name, one in option_fields(LoadTestOptions).items() if name not in _NOT_LOADTEST}
-    values, _ = given_in_call("loadtest", declared, arguments)
     with _converted("loadtest"):
+        values, _ = given_in_call("loadtest", declared, arguments)
         assumed: list[str] = []
         options = made_of(LoadTestOptions, values, assumed.append)
         order, notes = order_from_options(options, os.environ)
         record, problems = carry_out(
             order,
             [*(Note(text=text) for text in assumed), *notes],
-            console=SafeConsole(file=io.StringIO(), quiet=True),
+            # With FORCE_COLOR it would be a terminal, and its live display would replace sys.stdout.
+            console=SafeConsole(file=io.StringIO(), quiet=True, force_terminal=False),
             heeding=_finish_never,
             web_port=options.web_port if options.web else None,
         )
         if problems:
+            problems[0].result = record
             raise problems[0]
     return record
 
@@ -150,9 +173,19 @@ def opened(directory: str | PathLike[str]) -> Run:
     """See `tritune.open_run`."""
     from search.records.run_files import read_recommendation, read_trials, recommendation_if_any
 
-    folder = Path(directory)
-    trials = read_trials(folder)
-    found = recommendation_if_any(folder)
-    if found is None and not trials:
-        found = read_recommendation(folder)  # raises what is wrong with it
+    try:
+        folder = Path(directory)
+        with suppress(FileNotFoundError):
+            folder.stat()
+    except (OSError, TypeError, ValueError) as error:  # a name too long, a NUL, no path at all
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(
+            f"{printable(repr(directory), most=200)} is not the directory of a run: {reason}.",
+            "Give the directory of a run, such as runs/MODEL-TIME.",
+        ) from error
+    with _converted("optimize"):
+        trials = read_trials(folder)
+        found = recommendation_if_any(folder)
+        if found is None and not trials:
+            found = read_recommendation(folder)  # raises what is wrong with it
     return Run(directory=folder, recommendation=found, trials=trials)

@@ -19,7 +19,10 @@ class ForeignPackage(ImportError):
     def __init__(self, name: str, place: str) -> None:
         self.what = f"{place} hides tritune's own package {name}, so tritune cannot start."
         self.fix = "Rename it, or take its folder off Python's path: PYTHONPATH, or the folder of your script."
-        super().__init__(f"{self.what}\n{self.fix}")
+        super().__init__(name, place)  # both, so that it can be pickled
+
+    def __str__(self) -> str:
+        return f"{self.what}\n{self.fix}"
 
 
 def check_packages() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import numbers
 import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
@@ -156,12 +157,16 @@ def _written(one: OptionField, value: object) -> tuple[str, ...]:
     """Return an argument as text; more than one if the option can be repeated. Raises BadInput."""
     parts = value if isinstance(value, list | tuple) else [value]
     for part in parts:
-        if not isinstance(part, str | bool | int | float | os.PathLike):
+        known = isinstance(part, str | numbers.Number | os.PathLike)  # NumPy's numbers, too
+        if not known or (isinstance(part, bool) and one.kind is not bool):
             raise BadInput(
                 f"{one.name} is {printable(repr(value), most=100)}, and not a text or a number.",
                 f"Write it as for {one.flag}: {one.declared.metavar or one.default!r}",
             )
-    texts = tuple(os.fsdecode(part) if isinstance(part, os.PathLike) else str(part) for part in parts)
+    try:
+        texts = tuple(os.fsdecode(part) if isinstance(part, os.PathLike) else str(part) for part in parts)
+    except ValueError as error:  # Python writes no number of more than 4300 digits
+        raise BadInput(f"{one.name} is a number of too many digits.", _example(one)) from error
     return texts if one.repeatable else (",".join(texts),)
 
 

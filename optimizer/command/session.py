@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,7 @@ def run(
         baseline=baseline,
         accept_provisional=accept_provisional,
         log_on=stderr if verbose else None,
+        arguments=sys.argv[1:],
         events_file=events_file,
     )
     problems = _show(found, config.output, as_json=as_json)
@@ -107,11 +109,13 @@ def carry_out(
     baseline: Path | None = None,
     accept_provisional: bool = False,
     log_on: Console | None = None,
+    arguments: Sequence[str] | None = None,
     events_file: Path | None = None,
 ) -> tuple[RecommendationRecord, RunComparisonRecord | None]:
     """Carry out the run in its directory; return its recommendation, and the comparison with the baseline's.
 
-    `display` gets the events, and so does `events_file`; `log_on` gets the log's lines. `heeding` yields what says
+    `display` gets the events, and so does `events_file`; `log_on` gets the log's lines, which begin with the
+    command's `arguments`, if any. `heeding` yields what says
     whether the search should finish. Nothing else is printed, and no signal is handled, except by these. Raises
     UserError if the run recommends nothing.
     """
@@ -121,7 +125,7 @@ def carry_out(
     gpus = use_gpus(config.gpu, config.workers)
     model = config.model if config.repository is None else config.repository / config.model
     make_directory(config.output, resume=resume, model=model)
-    with locked(config.output), logging_to(config.output / LOG_FILE, also=log_on):
+    with locked(config.output), logging_to(config.output / LOG_FILE, also=log_on, arguments=arguments):
         save_config(config, config.output)
         with display as shown, events_to(events_file, to_log_and(shown)) as on_event:
             for note in notes:

@@ -6,9 +6,8 @@ import fcntl
 import logging
 import os
 import resource
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -75,21 +74,25 @@ def _is_private(model: Path) -> bool:
 
 
 @contextmanager
-def logging_to(path: Path, *, also: Console | None = None) -> Iterator[None]:
-    """Write our log to this file until the block ends, with the command line and an error's traceback.
+def logging_to(
+    path: Path, *, also: Console | None = None, arguments: Sequence[str] | None = None
+) -> Iterator[None]:
+    """Write our log to this file until the block ends, with the command's arguments and an error's traceback.
 
-    `also` gets the lines, too, without those for debugging.
+    `also` gets the lines, too, without those for debugging. `arguments` None: no command of ours runs.
     """
     handlers: list[logging.Handler] = [_LogFile(path, encoding="utf-8", errors="backslashreplace")]
     if also is not None:
         handlers.append(_OnConsole(also))
+    level, propagate = log.level, log.propagate
     log.setLevel(logging.DEBUG)
     log.propagate = False
     for handler in handlers:
         handler.setFormatter(_PrintableLines("%(asctime)s %(levelname)-7s %(message)s"))
         log.addHandler(handler)
     try:
-        log.info("arguments: %s", " ".join(shown_arguments(sys.argv[1:])))
+        if arguments is not None:
+            log.info("arguments: %s", " ".join(shown_arguments([*arguments])))
         yield
     except BaseException as error:
         log.debug("ended by %s: %s", type(error).__name__, error, exc_info=True)
@@ -100,6 +103,8 @@ def logging_to(path: Path, *, also: Console | None = None) -> Iterator[None]:
             log.removeHandler(handler)
             with suppress(OSError):
                 handler.close()
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 class _LogFile(logging.FileHandler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -57,7 +58,7 @@ def work(options: WorkerCall, own: OptimizeConfig) -> int:
     _make_directory(options.output, options.study, own.model)
     with (
         locked(options.output),
-        logging_to(options.output / LOG_FILE),
+        logging_to(options.output / LOG_FILE, arguments=sys.argv[1:]),
         Progress(SafeConsole(stderr=True), budget_s=0.0) as progress,
         closing(open_storage(options.storage, on_event=to_log_and(progress))) as storage,
         workers_on(

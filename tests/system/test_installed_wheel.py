@@ -72,8 +72,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.mark.long
 def test_the_packages_are_those_of_the_wheel(installed: Installed) -> None:
-    code = "import deploy, loadgen, model_repo, optimizer, search as s; print(s.__file__, optimizer.__file__)"
-    for path in installed.run("python", "-c", code).split():
+    names = ("deploy", "loadgen", "model_repo", "optimizer", "search", "tritune")
+    code = f"import {', '.join(names)}; print(*({'.__file__, '.join(names)}.__file__,))"
+    paths = installed.run("python", "-c", code).split()
+    assert len(paths) == len(names)
+    for path in paths:
         assert Path(path).is_relative_to(installed.prefix)
 
 

@@ -1,5 +1,6 @@
 """The wheel that a bundle carries."""
 
+import configparser
 import io
 import zipfile
 from importlib.metadata import version
@@ -18,9 +19,13 @@ def test_it_has_our_files_as_they_are_installed() -> None:
             assert wheel.read(path) == (ROOT / path).read_bytes()
         info = f"tritune-{version('tritune')}.dist-info"
         assert b"Name: tritune" in wheel.read(f"{info}/METADATA")
-        assert b"loadtest = loadgen.cli:main" in wheel.read(f"{info}/entry_points.txt")
+        points = configparser.ConfigParser()
+        points.read_string(wheel.read(f"{info}/entry_points.txt").decode())
         recorded = {line.split(",")[0] for line in wheel.read(f"{info}/RECORD").decode().splitlines()}
     assert recorded == names
+    scripts = dict(points["console_scripts"])
+    assert set(scripts) == {"loadtest", "optimize"}
+    assert {place.partition(":")[0].replace(".", "/") + ".py" for place in scripts.values()} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 

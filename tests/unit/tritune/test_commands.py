@@ -1,6 +1,7 @@
 """A user's own module of the name of one of our packages is named, or does not matter."""
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,9 @@ def test_a_call_from_beside_a_foreign_module_is_an_import_error_that_names_it(tm
 
 def test_all_public_names_exist() -> None:
     assert all(hasattr(tritune, name) for name in tritune.__all__)
+
+
+def test_its_error_can_be_pickled() -> None:
+    error = tritune.ForeignPackage("search", "/there/search.py")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (str(again), again.what, again.fix) == (str(error), error.what, error.fix)

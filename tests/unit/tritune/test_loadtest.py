@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_triton import fake_triton
 
@@ -25,13 +26,25 @@ import tritune
 seen = []
 options = dict(model="delay", rate=50, duration="300ms", warmup="0s", p50="1s")
 
+streams, over = [], threading.Event()
+
+def watch():
+    while not over.wait(0.01):
+        streams.append(sys.stdout)
+
+watcher = threading.Thread(target=watch)
+
 async def main():
+    watcher.start()
     seen.append(tritune.loadtest(sys.argv[1], **options))  # within a running loop, as in a notebook
     seen.append(await asyncio.to_thread(tritune.loadtest, sys.argv[1], **options))
 
 asyncio.run(main())
+over.set()
+watcher.join()
 same = all(a is b for a, b in zip(before, parts(), strict=True))
 patched = sorted({"gevent", "locust"} & sys.modules.keys())
+same = same and set(streams) == {sys.stdout}
 print(json.dumps({"same": same, "patched": patched, "requests": [one.measurement.requests for one in seen]}))
 """
 
@@ -42,7 +55,7 @@ def test_a_call_leaves_its_process_as_it_was_in_a_loop_and_in_a_thread(tmp_path:
         done = subprocess.run(
             [sys.executable, "-P", "-c", PROGRAM, server.url],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "FORCE_COLOR": "1"},
             capture_output=True,
             text=True,
             check=True,
@@ -65,7 +78,7 @@ def test_values_are_what_a_person_would_write(tmp_path: Path) -> None:
             p99=500,
             duration="300ms",
             warmup="0s",
-            batch_size="1",
+            batch_size=np.int64(1),
             shape=["x:256"],
             ask_output="y",
             output=tmp_path / "record.json",
@@ -87,6 +100,9 @@ def test_values_are_what_a_person_would_write(tmp_path: Path) -> None:
         ({}, "--rate"),
         ({"rate": "many"}, "rate"),
         ({"rate": 5, "p99": "50 apples"}, "--p99"),
+        ({"rate": 10**5000}, "rate"),
+        ({"rate": 5, "html": False}, "html"),
+        ({"rate": 5, "output": "a\0b"}, "--output"),
         ({"rate": 5, "shape": {"x": (4,)}}, "shape"),
         ({"rate": 5, "durations": "3s"}, "duration"),
         ({"rate": 5, "processes": 0}, "--processes"),

@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,13 @@ def test_what_is_no_run_is_an_error(tmp_path: Path, place: str) -> None:
         tritune.open_run(tmp_path / place)
     assert caught.value.exit_code == 2
     assert str(tmp_path) in caught.value.what
+
+
+@pytest.mark.parametrize("place", ["a" * 5000, "a\0b", 5])
+def test_what_is_no_path_is_an_error(place: Any) -> None:
+    with pytest.raises(tritune.Error) as caught:
+        tritune.open_run(place)
+    assert caught.value.exit_code == 2
 
 
 def test_frames_have_a_row_per_trial_and_per_load_run() -> None:

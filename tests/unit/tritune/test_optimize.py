@@ -1,6 +1,7 @@
 """`tritune.optimize` on a simulated server: the run of the command, without its terminal and its signals."""
 
 import asyncio
+import logging
 import os
 import signal
 from functools import partial
@@ -35,10 +36,18 @@ def test_a_search_in_a_thread_of_a_running_loop(
     options: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITUNE_STORAGE", "postgresql://elsewhere/else")
+    monkeypatch.setenv("TRITUNE_OPTIMIZE_SERVER_URL", "http://me:secret@elsewhere")
     seen: list[object] = []
     handlers = []
+    hidden, refused = [], []
+    before = (logging.getLogger("tritune").level, logging.getLogger("tritune").propagate)
 
     def on_event(event: object) -> None:
+        hidden.append([name for name in os.environ if name.startswith(("TRITUNE_OPTIMIZE_", "TRITUNE_STORAGE"))])
+        try:
+            tritune.optimize(**options)
+        except tritune.Error as error:
+            refused.append(error.exit_code)
         seen.append(event)
         handlers.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
 
@@ -51,6 +60,13 @@ def test_a_search_in_a_thread_of_a_running_loop(
     assert found.workload.rows_per_request == 1
     assert any(isinstance(event, events.TrialEnded) for event in seen)
     assert len(set(handlers)) == 1
+    assert hidden[0] == []
+    assert set(refused) == {2}
+    assert len(refused) == len(seen)
+    log = logging.getLogger("tritune")
+    assert (log.level, log.propagate) == before
+    assert "arguments:" not in (options["output"] / "optimize.log").read_text()
+    assert os.environ["TRITUNE_OPTIMIZE_SERVER_URL"] == "http://me:secret@elsewhere"
     assert capfd.readouterr() == ("", "")
     assert os.environ["TRITUNE_STORAGE"] == "postgresql://elsewhere/else"
     run = tritune.open_run(options["output"])

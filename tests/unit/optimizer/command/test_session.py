@@ -1,7 +1,6 @@
 """Tests that the log of a run holds its command line, without the passwords in it."""
 
 import logging
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,9 @@ SECRET = "s3cret"
         ["worker", "--study", "m", "--storage", f"postgresql://me:{SECRET}@db/optuna"],
     ],
 )
-def test_the_log_of_a_run_has_its_arguments_without_passwords(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["optimize", "--model", "m.onnx", *arguments, "--p99", "50ms"])
+def test_the_log_of_a_run_has_its_arguments_without_passwords(arguments: list[str], tmp_path: Path) -> None:
     path = tmp_path / "optimize.log"
-    with logging_to(path):
+    with logging_to(path, arguments=["--model", "m.onnx", *arguments, "--p99", "50ms"]):
         logging.getLogger("tritune").info("a line of the run")
     text = path.read_text()
     assert "arguments: --model m.onnx " in text
