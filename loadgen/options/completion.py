@@ -21,8 +21,8 @@ _complete_{name}() {{
     case "$command:$current" in
 {flags}
         :*) [[ "${{COMP_WORDS[COMP_CWORD-1]}}" == -* ]] || COMPREPLY=($(compgen -W "{words}" -- "$current"))
-            COMPREPLY+=($(compgen -f -- "$current")) ;;
-        *) COMPREPLY=($(compgen -f -- "$current")) ;;
+            mapfile -t -O "${{#COMPREPLY[@]}}" COMPREPLY < <(compgen -f -- "$current") ;;
+        *) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
     esac
 }}
 complete -o filenames -F _complete_{name} {name}

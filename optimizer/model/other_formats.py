@@ -17,7 +17,7 @@ def why_not_onnx(path: Path) -> tuple[str, str] | None:
             return next((found for rule in _FOLDERS if (found := rule(path)) is not None), None)
         if path.suffix.lower() in _TORCH:
             return _of_torch(path)
-    except OSError:
+    except (OSError, zipfile.BadZipFile):
         return None
     found = _FILES.get(path.suffix.lower())
     return None if found is None else (f"The model {path} is {found[0]}, not ONNX.", found[1].format(path=path))
@@ -45,7 +45,9 @@ def _saved_model(folder: Path) -> tuple[str, str] | None:
 
 def _of_triton(folder: Path) -> tuple[str, str] | None:
     def is_model(one: Path) -> bool:
-        return any(sub.name.isdecimal() and sub.is_dir() for sub in one.iterdir())
+        versions = [sub for sub in one.iterdir() if sub.name.isdecimal() and sub.is_dir()]
+        described = (one / "config.pbtxt").is_file()
+        return any(described or any(version.glob("model.*")) for version in versions)
 
     if is_model(folder):
         what, root, name = "a model of a Triton repository", folder.absolute().parent, folder.absolute().name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -24,9 +23,6 @@ from search.answer.explain import Explanation
 from search.labels import runtime_text, trial_text
 from search.records.fleet import FleetRecord
 from search.records.recommendation import RecommendationRecord
-
-if TYPE_CHECKING:
-    pass
 
 
 def recommendation_view(found: RecommendationRecord, directory: Path) -> RenderableType:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -33,6 +34,16 @@ def test_options_values_and_subcommands_are_completed(script: str) -> None:
     assert completed(script, "optimize", "report", "--c") == {"--csv"}
     assert completed(script, "optimize", "report", "--model") == set()
     assert "doctor" not in completed(script, "optimize", "--model", "")
+
+
+def test_a_file_name_with_a_space_is_one_word(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my model.onnx").touch()
+    monkeypatch.chdir(tmp_path)
+    call = 'COMP_WORDS=(optimize --model my); COMP_CWORD=2; _complete_optimize; echo "${#COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{call}"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"]
 
 
 def test_loadtest_has_no_subcommands() -> None:

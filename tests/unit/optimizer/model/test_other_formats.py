@@ -8,6 +8,7 @@ import pytest
 
 from optimizer.errors import ModelError
 from optimizer.model.files import load_proto
+from optimizer.model.other_formats import why_not_onnx
 
 
 def folder_of(*names: str) -> Callable[[Path], Path]:
@@ -59,3 +60,10 @@ def test_the_way_that_works_is_named(tmp_path: Path, make: Callable[[Path], Path
         load_proto(make(tmp_path))
     assert named in raised.value.what
     assert way in raised.value.fix
+
+
+def test_what_is_no_archive_or_no_model_is_not_named(tmp_path: Path) -> None:
+    broken = file_of("m.pt", "archive/data.pkl")(tmp_path)
+    broken.write_bytes(broken.read_bytes().replace(b"PK\x01\x02", b"PK\x09\x09"))
+    assert why_not_onnx(broken) is None
+    assert why_not_onnx(folder_of("2024/photo.jpg")(tmp_path)) is None
