@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadgen.errors import BadInput
 from search.choices import KNOB_OPTIONS, KNOBS
-from search.space import MEMBER_KNOBS, SearchSpace, engine_label, knobs_of
+from search.space import SearchSpace, engine_label, knobs_of
 
 _AXES = {
     "max_batch_size": "max_batch_sizes",
@@ -35,17 +35,20 @@ class Restriction:
         given = [f"{KNOB_OPTIONS[knob]} {_written(knob, values)}" for knob, values in self.values.items()]
         return ", ".join([*given, *(f"--exclude {knob}={value}" for knob, value in self.excluded)])
 
-    def of_member(self, name: str) -> Restriction:
-        """Return the restriction of a model that another one calls; what is excluded has its name in front."""
-        excluded = [(knob.removeprefix(f"{name}."), value) for knob, value in self.excluded]
-        mine = tuple(one for one, (knob, _) in zip(excluded, self.excluded, strict=True) if one[0] != knob)
-        values = {knob: values for knob, values in self.values.items() if knob in MEMBER_KNOBS}
-        return Restriction(values=values, excluded=mine)
+    def of_member(self, name: str, knobs: Collection[str]) -> Restriction:
+        """Return the restriction of a model that another one calls, and of which these `knobs` are varied.
+
+        What is excluded has its name in front, or counts for every model that has the knob.
+        """
+        excluded = [(knob.removeprefix(f"{name}."), knob, value) for knob, value in self.excluded]
+        mine = dict.fromkeys((own, value) for own, knob, value in excluded if own != knob or knob in knobs)
+        values = {knob: values for knob, values in self.values.items() if knob in knobs}
+        return Restriction(values=values, excluded=tuple(mine))
 
     def of_none(self, space: SearchSpace) -> list[str]:
-        """Return what is excluded and not in a space in any case, as the option has it."""
-        axes = space.axes()
-        return [f"{knob}={value}" for knob, value in self.excluded if value not in map(str, axes.get(knob, ()))]
+        """Return what is excluded of a space's own knobs and not in it in any case; members are asked before."""
+        axes, own = space.axes(), [(knob, value) for knob, value in self.excluded if knob in KNOBS]
+        return [f"{knob}={value}" for knob, value in own if value not in map(str, axes.get(knob, ()))]
 
 
 def restricted(space: SearchSpace, wanted: Restriction) -> SearchSpace:

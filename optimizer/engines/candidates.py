@@ -162,7 +162,7 @@ class EngineRace:
         self.begun.add(precision)
         for library in installed_tensorrt() if self._target() else ():
             as_tf32 = precision == "fp32" and library.backend in COMPUTE_FP32_IN_TF32 and self._has_tf32()
-            if as_tf32 or f"{library.backend}-{precision}" in self.excluded:
+            if as_tf32 or f"{library.backend}-{self._shown(precision)}" in self.excluded:
                 continue
             built = self.building.submit(self._raced, library, precision, model)
             self.raced[f"{library.backend} {precision}"] = built
@@ -185,9 +185,13 @@ class EngineRace:
             self.begin(precision, model)
         engines = self._of_onnxruntime(variants)
         if self.alone is not None:
-            best_per_s = max(engine_alone_per_s(engine, limit_ms=self.limit_ms) for engine in engines)
+            wanted = [one for one in engines if f"{one.backend}-{self._shown(one.precision)}" not in self.excluded]
+            best_per_s = max((engine_alone_per_s(one, limit_ms=self.limit_ms) for one in wanted), default=0.0)
             engines += self._usable(self._candidates(variants), best_per_s, judge if self.alone.may_run else None)
-        return tuple(replace(each, precision=self.given) if each.precision == "fp32" else each for each in engines)
+        return tuple(replace(each, precision=self._shown(each.precision)) for each in engines)
+
+    def _shown(self, precision: str) -> str:
+        return self.given if precision == "fp32" else precision
 
     def _competes(self, precision: str) -> bool:
         return self.given == "fp32" or precision not in {self.given, "tf32"}
@@ -226,11 +230,9 @@ class EngineRace:
     def _candidates(self, variants: Sequence[tuple[Precision, Model]]) -> list[_Candidate]:
         """Return the engines that were built and run, when all are finished. Raises CacheWriteFailed."""
         if self._target() is None:
-            self._note(
-                f"{self.machine.gpus[0].name} does not report its compute capability: no TensorRT", warning=True
-            )
-        pairs = product(installed_tensorrt(), variants)
-        labels = (f"{library.backend} {precision}" for library, (precision, _) in pairs)
+            name = self.machine.gpus[0].name
+            self._note(f"{name} does not report its compute capability: no TensorRT", warning=True)
+        labels = (f"{one.backend} {precision}" for one, (precision, _) in product(installed_tensorrt(), variants))
         racing = {label: self.raced[label] for label in labels if label in self.raced}
         if not racing:
             return []
@@ -281,8 +283,7 @@ class EngineRace:
             proven: dict[str, Engine] = {}
             while waiting:
                 rates = {one.label: one.per_s(self.limit_ms) for one in waiting}
-                known = [rate for rate in rates.values() if math.isfinite(rate)]
-                least = self.share_of_fastest * max([best_per_s, *known])
+                least = self.share_of_fastest * max([best_per_s, *filter(math.isfinite, rates.values())])
                 tried = [one for one in waiting if rates[one.label] >= least]
                 if not tried:
                     break
@@ -345,6 +346,5 @@ def _proven_text(candidate: _Candidate, engine: Engine) -> str:
 
 def _with_kernels(engine: Engine) -> Engine:
     """Return the engine with the kernels that were compiled for it since it was built."""
-    files = dict(engine.files)
-    fresh = dict(entry_files(files[PLAN_FILE].parent))
+    fresh = dict(entry_files(dict(engine.files)[PLAN_FILE].parent))
     return replace(engine, files=tuple(fresh.items())) if RUNTIME_CACHE_FILE in fresh else engine

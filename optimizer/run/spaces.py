@@ -8,11 +8,13 @@ from pathlib import Path
 from loadgen.errors import BadInput
 from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
+from optimizer.engines.builder import installed_tensorrt
 from optimizer.machine.hardware import Hardware
 from optimizer.run.own_model import largest_batch
 from optimizer.run.start_from import read_start
+from search.choices import KNOBS
 from search.restriction import Restriction, restricted
-from search.space import MachineLimits, SearchSpace, knobs_of, search_space
+from search.space import MEMBER_KNOBS, MachineLimits, SearchSpace, knobs_of, search_space
 from search.trials import events
 from search.trials.events import OnEvent
 
@@ -29,6 +31,14 @@ def own_space(
         known = f"It calls {', '.join(names[1:])}." if called else "It calls no other model."
         raise BadInput(f"--exclude {unknown[0]}: {engines[0].model_name} calls no such model.", known)
     share = replace(machine, memory_bytes=machine.memory_bytes // max(1, len(called)))
+    wanted = _restriction_of(config)
+    one_has_batches = any(member.batched for member in called if member.model_name in tuned)
+
+    def varied(member: Engine) -> tuple[str, ...]:
+        if member.model_name not in tuned:
+            return ()
+        return MEMBER_KNOBS if member.batched or not one_has_batches else ("instance_count",)
+
     members = tuple(
         space_of(
             replace(config, client_batch=1) if member.model_name in others else config,
@@ -36,7 +46,7 @@ def own_space(
             (member,),
             largest_batch(member, config),
             as_it_is=member.model_name not in tuned,
-            restriction=_restriction_of(config).of_member(member.model_name),
+            restriction=wanted.of_member(member.model_name, varied(member)),
             on_event=on_event,
         )
         for member in called
@@ -48,6 +58,7 @@ def own_space(
         largest_batch(engines[0], config),
         members=members,
         as_it_is=engines[0].is_ensemble,
+        restriction=_without_knobs_of_members(wanted) if engines[0].is_ensemble else wanted,
         on_event=on_event,
     )
 
@@ -63,7 +74,10 @@ def space_of(
     members: tuple[SearchSpace, ...] = (),
     on_event: OnEvent,
 ) -> SearchSpace:
-    """Return the space of these engines, with the values that the user wants. Raises BadInput if none is left."""
+    """Return the space of these engines, with the values that the user wants. Raises BadInput if none is left.
+
+    `as_it_is`: nothing of them is varied, so that nothing can be excluded either.
+    """
     space = search_space(
         engines,
         MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines)),
@@ -73,15 +87,31 @@ def space_of(
         members=members,
         as_it_is=as_it_is,
     )
+    wanted = restriction or _restriction_of(config)
     if as_it_is:
+        for knob, value in wanted.excluded:
+            text = f"--exclude {knob}={value} excludes nothing of {space.name}, which is served as it is."
+            on_event(events.Note(text=text, warning=True))
         return space
     if config.start_from is not None:
         space = _with_start(space, config.start_from, on_event)
-    wanted = restriction or _restriction_of(config)
     for unknown in wanted.of_none(space):
-        text = f"--exclude {unknown} excludes nothing: {space.name} is not tried with it in any case."
+        if _is_left_out_before(unknown, machine):
+            continue
+        text = f"--exclude {unknown} excludes nothing of {space.name}, which is not tried with it in any case."
         on_event(events.Note(text=text, warning=True))
     return restricted(space, wanted)
+
+
+def _without_knobs_of_members(wanted: Restriction) -> Restriction:
+    """Return what is excluded of an ensemble alone: of its own, nothing is varied."""
+    return Restriction(excluded=tuple(one for one in wanted.excluded if one[0] in {*KNOBS} - {*MEMBER_KNOBS}))
+
+
+def _is_left_out_before(unknown: str, machine: Hardware) -> bool:
+    """True for an engine of TensorRT that can be built here, and is not if it is excluded."""
+    labels = tuple(f"engine={library.backend}-" for library in installed_tensorrt()) if machine.gpus else ()
+    return unknown.startswith(labels)
 
 
 def _with_start(space: SearchSpace, path: Path, on_event: OnEvent) -> SearchSpace:

@@ -108,6 +108,28 @@ def test_what_is_wanted_counts_for_the_members_that_are_tuned(tmp_path: Path) ->
     assert len(axes["first.instance_count"]) == len(axes["first.max_batch_size"]) == 1
 
 
+def test_what_is_excluded_without_a_name_counts_for_every_tuned_member(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    said: list[Any] = []
+    config = own_config(
+        tmp_path, "pair", tune=("second",), excluded=(("max_batch_size", "4"), ("first.instance_count", "7"))
+    )
+    work_dir = tmp_path / "kept"
+    axes = prepare(config, work_dir=work_dir, ask_server=loaded, on_event=said.append).space.axes()
+    assert axes["second.max_batch_size"] == (1, 2, 8)
+    warned = [event.text for event in said if getattr(event, "warning", False)]
+    assert ["instance_count=7" in text for text in warned if "--exclude" in text] == [True]
+
+
+def test_a_member_without_batches_has_no_queue_delay(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    first = tmp_path / "repository" / "first" / "config.pbtxt"
+    first.write_text(first.read_text().replace("max_batch_size: 8", "max_batch_size: 0"))
+    axes = space_of(own_config(tmp_path, "pair", queue_delays_us=(0, 3000))).axes()
+    assert axes["second.max_queue_delay_us"] == (0, 3000)
+    assert axes["first.max_queue_delay_us"] == (0,)
+
+
 def test_a_member_that_is_excluded_and_not_there_is_refused(tmp_path: Path) -> None:
     ensemble(tmp_path / "repository")
     with pytest.raises(BadInput, match="third"):
