@@ -34,7 +34,7 @@ from optimizer.run.run_directory import (
     make_directory,
     to_log_and,
 )
-from optimizer.run.workload_inputs import checked_workload, keep_input_data, workload_of
+from optimizer.run.workload_inputs import checked_workload, keep_input_data, kept_input_data, workload_of
 from optimizer.run_file import save_config, slo_of
 from search.answer.comparison import RunComparisonRecord, compare_runs, conditions
 from search.records.recommendation import RecommendationRecord
@@ -122,6 +122,8 @@ def carry_out(
     before = None
     if baseline is not None:
         before = _read_baseline(baseline, keep_input_data(config) if resume else config)
+    if events_file is not None:
+        check_events(events_file, config.output)
     gpus = use_gpus(config.gpu, config.workers)
     model = config.model if config.repository is None else config.repository / config.model
     make_directory(config.output, resume=resume, model=model)
@@ -225,11 +227,13 @@ def show_plan(
 
     for text in notes:
         note(text)
+    if resume:
+        config = kept_input_data(config)
     if baseline is not None:
         _read_baseline(baseline, config)
     check_directory(config.output, resume=resume)
     if events_file is not None:
-        check_events(events_file)
+        check_events(events_file, config.output)
     with explained():
         check_launcher(config.server)
     use_gpus(config.gpu, config.workers)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from loadgen.printable import printable
 from loadgen.records.formats import format_dollars, format_rate
 from loadgen.reports.kit import table_of_texts, terminal_table
 from optimizer.config import OptimizeConfig
@@ -47,8 +48,8 @@ def plan_record(
         "baseline": config_to_record(space.baseline()),
         "start": None if space.start is None else config_to_record(space.start),
         "time_budget_s": config.time_budget_s,
-        "output": str(config.output),
-        "notes": list(notes),
+        "output": printable(str(config.output)),
+        "notes": [printable(note, lines=True) for note in notes],
     }
 
 

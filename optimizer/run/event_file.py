@@ -15,6 +15,8 @@ from typing import Any
 from pydantic_core import to_json
 
 from loadgen.errors import BadInput
+from loadgen.printable import printable
+from optimizer.run.run_directory import made_with, nearest
 from search.trials import events
 from search.trials.events import Event, OnEvent
 
@@ -38,9 +40,10 @@ def events_to(path: Path | None, on_event: OnEvent) -> Iterator[OnEvent]:
         if not broken:
             try:
                 file.write(event_line(event, elapsed_s=time.monotonic() - began))
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 broken = True
-                text = f"--events {path} has no more events: {error.strerror}"
+                reason = error.strerror if isinstance(error, OSError) else error
+                text = f"--events {path} has no more events: {reason}"
                 on_event(events.Note(text=text, warning=True))
         on_event(event)
 
@@ -51,13 +54,17 @@ def events_to(path: Path | None, on_event: OnEvent) -> Iterator[OnEvent]:
             file.close()
 
 
-def check_events(path: Path) -> None:
-    """Raise BadInput if events cannot be appended to the file; it is not made."""
+def check_events(path: Path, output: Path) -> None:
+    """Raise BadInput if events cannot be appended to the file; it is not made.
+
+    Its folder may be the run's directory `output`, or one above, that does not exist yet.
+    """
     with _refused(path):
         if path.exists():
             path.open("ab").close()
         else:
-            with tempfile.TemporaryFile(dir=path.parent):
+            folder = path.absolute().parent
+            with tempfile.TemporaryFile(dir=nearest(folder) if folder in made_with(output) else folder):
                 pass
 
 
@@ -77,7 +84,8 @@ def event_line(event: Event, *, elapsed_s: float) -> bytes:
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
     found: dict[str, Any] = {"event": name, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
     found["elapsed_s"] = round(elapsed_s, 3)
-    found |= {one.name: getattr(event, one.name) for one in fields(event) if one.name != "elapsed_s"}
+    values = {one.name: getattr(event, one.name) for one in fields(event) if one.name != "elapsed_s"}
+    found |= {key: printable(one, lines=True) if isinstance(one, str) else one for key, one in values.items()}
     if isinstance(event, events.TrialEnded):
         found["best"] = None if event.best is None else event.best.number
     return to_json(found, inf_nan_mode="null") + b"\n"

@@ -50,11 +50,20 @@ def check_directory(directory: Path, *, resume: bool) -> None:
                 f"--output {directory} is not empty.",
                 f"Give a new directory, or go on with the run in it: --resume {directory}",
             )
-        there = next(folder for folder in (directory, *directory.absolute().parents) if folder.exists())
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=nearest(directory)):
             pass
     except OSError as error:
         raise _unwritable(directory, error) from error
+
+
+def made_with(directory: Path) -> tuple[Path, ...]:
+    """Return the folders that exist when the directory has been made: itself, and those above."""
+    return (directory.absolute(), *directory.absolute().parents)
+
+
+def nearest(directory: Path) -> Path:
+    """Return the directory, or the nearest folder above that exists."""
+    return next(folder for folder in made_with(directory) if folder.exists())
 
 
 def _unwritable(directory: Path, error: OSError) -> BadInput:

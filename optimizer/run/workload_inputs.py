@@ -59,14 +59,21 @@ def keep_input_data(config: OptimizeConfig) -> OptimizeConfig:
 
     An existing copy is used, even if the original has changed or is gone.
     """
+    data, found = config.input_data, kept_input_data(config)
+    if data is None or found is not config:
+        return found
+    if not data.is_file() or data.stat().st_size > MAX_KEPT_BYTES:
+        return config
+    copy_whole(data, config.output / f"{INPUT_DATA}{data.suffix}")
+    return kept_input_data(config)
+
+
+def kept_input_data(config: OptimizeConfig) -> OptimizeConfig:
+    """Return the configuration with the copy of its input data, if the run's directory has one."""
     if config.input_data is None:
         return config
     kept = config.output / f"{INPUT_DATA}{config.input_data.suffix}"
-    if not kept.exists():
-        if not config.input_data.is_file() or config.input_data.stat().st_size > MAX_KEPT_BYTES:
-            return config
-        copy_whole(config.input_data, kept)
-    return replace(config, input_data=kept)
+    return replace(config, input_data=kept) if kept.exists() else config
 
 
 def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:

@@ -64,3 +64,23 @@ def test_samples_that_the_model_does_not_take(
 ) -> None:
     np.savez(tmp_path / "x.npz", nothing=np.zeros((2, 3), np.float32))
     assert "nothing" in " ".join(refused(capsys, run_command, *words, "--input-data", tmp_path / "x.npz"))
+
+
+def test_names_that_are_not_utf_8_are_shown_with_escapes(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = tmp_path / "c\udcff.pbtxt"
+    start.write_text("max_batch_size: 8 optimization { priority: 1 }")
+    output = ["--output", str(tmp_path / "r\udcff")]
+    assert run_command([*words, "--json", "--start-from", str(start), *output]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["output"].endswith("r\\udcff")
+    assert any("c\\udcff.pbtxt" in note for note in plan["notes"])
+
+
+def test_an_events_file_that_cannot_be_made_leaves_no_folder(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = [word for word in words if word != "--dry-run"]
+    assert "--events" in refused(capsys, run_command, *real, "--events", tmp_path / "none" / "x")[0]
+    assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ import pytest
 from recommendations import trial as made
 
 from loadgen.errors import BadInput
-from optimizer.run.event_file import events_to
+from optimizer.run.event_file import check_events, events_to
 from search.trials import events
 
 ALL: tuple[events.Event, ...] = (
@@ -53,3 +53,16 @@ def test_a_full_disk_ends_the_file_and_not_the_run() -> None:
 def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--events"), events_to(tmp_path, print):
         pass
+
+
+def test_a_file_in_the_folder_of_the_run_which_is_made_later(tmp_path: Path) -> None:
+    check_events(tmp_path / "a" / "run" / "events.jsonl", tmp_path / "a" / "run")
+    with pytest.raises(BadInput, match="--events"):
+        check_events(tmp_path / "b" / "events.jsonl", tmp_path / "a" / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_that_is_not_utf_8_is_written_with_escapes(tmp_path: Path) -> None:
+    with events_to(tmp_path / "events.jsonl", print) as on_event:
+        on_event(events.Note(text="c\udcff.pbtxt"))
+    assert json.loads((tmp_path / "events.jsonl").read_text())["text"] == "c\\udcff.pbtxt"
