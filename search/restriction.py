@@ -73,6 +73,11 @@ def restricted(space: SearchSpace, wanted: Restriction) -> SearchSpace:
             f"{wanted.options}: no configuration of {space.name} is left to try on {space.limits.cores} cores.",
             f"Leave one out or give other values. By default there are: {others}.",
         )
+    if space.start is not None and space.start.engine not in engines:
+        raise BadInput(
+            f"{wanted.options}: the engine of --start-from, {engine_label(space.start.engine)}, is left out.",
+            "Leave --start-from or that --exclude out.",
+        )
     given = [*map(found.baseline, found.engines), *([] if space.start is None else [space.start])]
     changed = {knob: axis for knob, axis in kept.items() if axis != before[knob]}
     wanted_of = [all(knobs_of(one).get(knob, axis[0]) in axis for knob, axis in changed.items()) for one in given]

@@ -64,8 +64,9 @@ def _against_start(found: RecommendationRecord) -> Iterator[str]:
     if start.number == found.winner.number:
         yield "That is your own config.pbtxt: nothing better was found."
     elif start.certificate is not None:
-        ratio = certificate.rate_per_s / start.certificate.rate_per_s
-        yield f"{ratio:.2f} times the certified rate of your config.pbtxt."
+        if found.objective.name != "latency":  # all are certified at the same rate then
+            ratio = certificate.rate_per_s / start.certificate.rate_per_s
+            yield f"{ratio:.2f} times the certified rate of your config.pbtxt."
     elif start.rate_at_limit_per_s:
         yield f"Your config.pbtxt was not certified, about {format_rate(start.rate_at_limit_per_s)}/s by estimate."
     else:

@@ -24,7 +24,7 @@ from optimizer.run.own_model import AskServer, without_policy
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
 from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_diff, write_recommendation
 from optimizer.run.serving import check_server, completed_configs, serving_bench
-from optimizer.run.workload_inputs import checked_workload, keep_input_data, keep_trace
+from optimizer.run.workload_inputs import checked_workload, keep_files, keep_input_data
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import SearchRequest, find_best
 from search.records.recommendation import RecommendationRecord, SecondsRecord, StageRecord, StepRecord
@@ -79,7 +79,7 @@ def optimize(
             ask_server=ask_server or partial(completed_configs, config),
             on_event=on_event,
         )
-    keep_trace(config)
+    keep_files(config)
     budget.begin_search()
     workload = checked_workload(config, prepared.engines[0])
     request = _search_request(config, prepared, workload)

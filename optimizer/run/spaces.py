@@ -11,7 +11,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.engines.builder import installed_tensorrt
 from optimizer.machine.hardware import Hardware
 from optimizer.run.own_model import largest_batch
-from optimizer.run.start_from import read_start
+from optimizer.run.start_from import START_FILE, read_start
 from search.choices import KNOBS
 from search.restriction import Restriction, restricted
 from search.space import MEMBER_KNOBS, MachineLimits, SearchSpace, knobs_of, search_space
@@ -94,7 +94,7 @@ def space_of(
             on_event(events.Note(text=text, warning=True))
         return space
     if config.start_from is not None:
-        space = _with_start(space, config.start_from, on_event)
+        space = _with_start(space, config, config.start_from, on_event)
     for unknown in wanted.of_none(space):
         if _is_left_out_before(unknown, machine):
             continue
@@ -114,14 +114,20 @@ def _is_left_out_before(unknown: str, machine: Hardware) -> bool:
     return unknown.startswith(labels)
 
 
-def _with_start(space: SearchSpace, path: Path, on_event: OnEvent) -> SearchSpace:
-    """Return the space with the configuration in the user's file. Raises BadInput."""
-    start, ignored = read_start(path, space.engines, rows_per_request=space.rows_per_request)
+def _with_start(space: SearchSpace, config: OptimizeConfig, path: Path, on_event: OnEvent) -> SearchSpace:
+    """Return the space with the configuration in the user's file, or in its copy if kept. Raises BadInput."""
+    kept = config.output / START_FILE
+    start, ignored = read_start(
+        kept if kept.exists() else path, space.engines, rows_per_request=space.rows_per_request
+    )
     if ignored:
         text = f"--start-from {path.name} is compared without its {', '.join(ignored)}."
         on_event(events.Note(text=text, warning=True))
     if knobs_of(start) == knobs_of(space.baseline()):
-        text = f"--start-from {path.name} is Triton's default configuration, which is trial 0 in any case."
+        # A point is measured once: of two configurations that differ in preferred sizes alone only one can be.
+        sizes = ", ".join(map(str, start.preferred_batch_sizes))
+        but = f" but for its preferred_batch_size {sizes}, without which it is compared" if sizes else ""
+        text = f"--start-from {path.name} is Triton's default, which is trial 0 in any case{but}."
         on_event(events.Note(text=text, warning=True))
         return space
     return replace(space, start=start)

@@ -35,7 +35,7 @@ from optimizer.run.prepare import MODELS_FOLDER, prepare
 from optimizer.run.progress import Progress
 from optimizer.run.run_directory import LOG_FILE, locked, logging_to, make_directory, to_log_and
 from optimizer.run.serving import check_server, serving_bench
-from optimizer.run.workload_inputs import keep_trace, workload_of
+from optimizer.run.workload_inputs import keep_files, workload_of
 from optimizer.run_file import objective_of, slo_of
 from search.study.pool import JOB
 from search.study.storage import Storage, open_storage
@@ -117,7 +117,7 @@ def _measure(
             f"{config.model} is not the model of the study {options.study}: its checksum differs.",
             "Give the same file with --model FILE.",
         )
-    keep_trace(config)
+    keep_files(config)
     workload = workload_of(config, batched=prepared.engines[0].batched)
     with explained(), serving_bench(config, prepared, workload) as bench:
         on_event(events.PhaseStarted(name="search", detail=f"as a worker of {options.study}"))

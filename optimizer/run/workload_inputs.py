@@ -15,6 +15,7 @@ from loadgen.traffic.payloads import request_tensors
 from loadgen.traffic.samples import shapes_in_file
 from model_repo.spec import Engine, TensorSpec
 from optimizer.config import OptimizeConfig
+from optimizer.run.start_from import START_FILE
 from search.choices import LARGEST_BATCH
 from search.records.slo import WorkloadRecord
 from search.workload import Workload, request_shapes
@@ -47,11 +48,12 @@ def check_traffic(arrivals: str, trace: Path | None) -> None:
         )
 
 
-def keep_trace(config: OptimizeConfig) -> None:
-    """Copy the trace into the run's directory, unless a resumed run has done so."""
-    kept = config.output / TRACE_FILE
-    if config.trace is not None and not kept.exists():
-        copy_whole(config.trace, kept)
+def keep_files(config: OptimizeConfig) -> None:
+    """Copy the trace and the start into the run's directory, unless a resumed run has done so."""
+    for given, name in ((config.trace, TRACE_FILE), (config.start_from, START_FILE)):
+        kept = config.output / name
+        if given is not None and not kept.exists():
+            copy_whole(given, kept)
 
 
 def keep_input_data(config: OptimizeConfig) -> OptimizeConfig:

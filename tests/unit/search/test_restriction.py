@@ -41,6 +41,14 @@ def test_excluded_values_are_not_tried(tmp_path: Path) -> None:
     assert only(space, ("cuda_graphs", "0")).only_compared == tuple(map(space.baseline, space.engines))
 
 
+def test_a_start_whose_engine_is_excluded_is_refused(tmp_path: Path) -> None:
+    space = gpu_space(tmp_path, lambda _, batch: float(batch), "fp32", "fp16")
+    started = replace(space, start=space.baseline(space.engines[0]))
+    with pytest.raises(BadInput, match="--start-from"):
+        only(started, ("engine", "onnxruntime-fp32"))
+    assert only(started, ("engine", "onnxruntime-fp16")).start == started.start
+
+
 def test_what_excludes_nothing_is_told_apart(space: SearchSpace) -> None:
     wanted = Restriction(excluded=(("instance_count", "2"), ("instance_count", "7"), ("cuda_graphs", "1")))
     assert wanted.of_none(space) == ["instance_count=7", "cuda_graphs=1"]

@@ -14,7 +14,7 @@ from optimizer.reports.text import lead
 from optimizer.run.progress import certified_line, trial_line
 from search.records.answers import AnswersRecord
 from search.records.recommendation import RecommendationRecord
-from search.records.slo import WorkloadRecord
+from search.records.slo import ObjectiveRecord, WorkloadRecord
 from search.trials import events
 
 
@@ -113,6 +113,8 @@ def test_the_configuration_that_a_run_started_from_has_a_column() -> None:
     found = recommendation(start=its)
     assert comparison(found).headings[-1] == "your config.pbtxt"
     assert f"{1000 / 250:.2f} times the certified rate of your config.pbtxt" in " ".join(lead(found))
+    latency = found.changed(objective=ObjectiveRecord(name="latency", rate_per_s=100.0))
+    assert "your config.pbtxt" not in " ".join(lead(latency))
     without = comparison(recommendation(start=its, baseline=None))
     assert {len(cells) for cells in without.rows} == {3}
     best = recommendation(start=found.winner)

@@ -1,10 +1,12 @@
 """Tests of the traffic options: their meaning, their refusals, and their record in the run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer.main
+from engines import plain_engine
 
 from loadgen.errors import BadInput
 from loadgen.options.command import read_options
@@ -13,7 +15,10 @@ from optimizer.call_options import OPTIONS
 from optimizer.cli import app
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
-from optimizer.run.workload_inputs import TRACE_FILE, keep_input_data, keep_trace, workload_of
+from optimizer.machine.hardware import hardware
+from optimizer.run.spaces import space_of
+from optimizer.run.workload_inputs import TRACE_FILE, keep_files, keep_input_data, workload_of
+from search.trials.events import Event, Note, ignore
 
 COMMAND = typer.main.get_command(app)
 
@@ -61,14 +66,47 @@ def test_a_trace_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> Non
     trace = trace_in(tmp_path)
     (tmp_path / "run").mkdir()
     its = given(tmp_path, "--output", str(tmp_path / "run"), "--trace", str(trace))
-    keep_trace(its)
+    keep_files(its)
     trace.unlink()
-    keep_trace(its)
+    keep_files(its)
     workload = workload_of(its, batched=True)
     assert workload.arrivals.times_s == (0.0, 0.5, 2.0)
     assert workload.record.trace == TRACE_FILE
     assert workload.record.trace_requests == 3
     assert workload.record.recorded_rate_per_s == pytest.approx(1.0)
+
+
+def test_the_start_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> None:
+    model, start = tmp_path / "model.onnx", tmp_path / "config.pbtxt"
+    model.write_bytes(b"x")
+    start.write_text("max_batch_size: 8 instance_group { count: 3 }")
+    (tmp_path / "run").mkdir()
+    its = config(tmp_path, output=tmp_path / "run", start_from=start)
+    engines = (plain_engine(files=(("model.onnx", model),)),)
+    machine = replace(hardware(), logical_cores=4)
+    before = space_of(its, machine, engines, 64, on_event=ignore)
+    assert before.start is not None
+    keep_files(its)
+    start.unlink()
+    keep_files(its)
+    assert space_of(its, machine, engines, 64, on_event=ignore).start == before.start
+
+
+@pytest.mark.parametrize(("text", "but"), [("", False), ("dynamic_batching { preferred_batch_size: 2 }", True)])
+def test_a_start_at_the_point_of_the_default_says_what_it_is(text: str, but: bool, tmp_path: Path) -> None:
+    model, start = tmp_path / "model.onnx", tmp_path / "config.pbtxt"
+    model.write_bytes(b"x")
+    start.write_text(text)
+    notes: list[str] = []
+
+    def listen(event: Event) -> None:
+        assert isinstance(event, Note)
+        notes.append(event.text)
+
+    engines = (plain_engine(files=(("model.onnx", model),)),)
+    space = space_of(config(tmp_path / "run", start_from=start), hardware(), engines, 64, on_event=listen)
+    assert space.start is None
+    assert ["preferred_batch_size 2" in note for note in notes] == [but]
 
 
 def test_input_data_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> None:
