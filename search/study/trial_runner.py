@@ -142,12 +142,14 @@ class TrialRunner(TrialContext):
         """Queue the first untried points for the workers, as many as they have room for."""
         if self.pool is None:
             return
-        room = self.pool.room()
+        room, start = self.pool.room(), self.store.space.start
         for knobs, why in points:
             if room <= 0:
                 return
             if not self.store.untried(knobs) or not self.promising(knobs):
                 continue
+            if start is not None and knobs == knobs_of(start):
+                continue  # workers do not know the start, which has more than these knobs
             room -= 1
             task = TaskRecord(
                 why=self.store.as_of_now(why, knobs),
