@@ -25,16 +25,12 @@ _WATCH_TIME_FRACTION = 0.1  # a watch takes at most a tenth of the time: after a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRun:
-    """One finished run. `stopped`: None if the plan was sent to its end. `began_ns`: its start, monotonic.
-
-    `colocated_overloaded`: requests to another model, which got its load meanwhile, piled up.
-    """
+    """One finished run. `stopped`: None if the plan was sent to its end. `began_ns`: its start, monotonic."""
 
     log: RequestLog
     measurement: Measurement
     stopped: StopReason | None
     began_ns: int = 0
-    colocated_overloaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,8 +147,12 @@ def colocated_load(one: WithModel, *, seed: int) -> ColocatedLoad:
     assert colocated is not None
     limits = Limits(latency=one.limits)
     assert limits.strictest_ms is not None
-    payload = Payload(data_file=one.input_data, seed=seed)
-    return ColocatedLoad(model=colocated, limit_ms=limits.strictest_ms, payload=payload)
+    return ColocatedLoad(
+        model=colocated,
+        limit_ms=limits.strictest_ms,
+        payload=Payload(data_file=one.input_data, seed=seed),
+        processes=min(MAX_BY_CORES, math.ceil(one.rate_per_s / REQUESTS_A_LOAD_PROCESS_PER_S)),
+    )
 
 
 def load_processes(

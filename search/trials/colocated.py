@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,8 +21,6 @@ from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.statistics.capacity import Watch
 
-REQUESTS_A_PROCESS_PER_S, MAX_PROCESSES = 8_000, 4
-
 BEFORE_NS = 1_000_000_000
 """A colocated log counts from a second before the first look at a run, which is the least that is never judged."""
 
@@ -36,11 +33,15 @@ SEED = 32_452_843
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColocatedLoad:
-    """Poisson requests to one other model. A backlog of three times `limit_ms`, and rising, is an overload."""
+    """Poisson requests to one other model. A backlog of three times `limit_ms`, and rising, is an overload.
+
+    `processes` send them.
+    """
 
     model: Colocated
     limit_ms: float
     payload: Payload
+    processes: int = 1
 
 
 @dataclass(slots=True)
@@ -77,12 +78,13 @@ class Beside:
     def joined(self, run: LoadRun, duration_s: float) -> LoadRun:
         """Return a run of at most `duration_s` with the colocated logs until its end, and their clients' problems.
 
-        They begin before the run, so that their warm-up is over early: as its watch saw them.
+        They begin before the run, so that their warm-up is over early: as its watch saw them. If one of them was
+        overloaded, the run was.
         """
         if not self.runs:
             return run
         logs, measurement = {}, run.measurement
-        problems, cold, overloaded = list(measurement.problems), measurement.cold, False
+        problems, cold, stopped = list(measurement.problems), measurement.cold, run.stopped
         end_ns = min(self.until_ns, run.began_ns + round(duration_s * 1e9))
         for name, future in self.runs.items():
             other = future.result()
@@ -90,12 +92,12 @@ class Beside:
             logs[name] = self._counted(name, other.log.between(0.0, (end_ns - other.began_ns) / 1e9))
             problems += [f"{name}: {problem}" for problem in other.measurement.problems]
             cold = cold or other.measurement.cold
-            overloaded |= other.stopped == "overloaded"
+            stopped = "overloaded" if other.stopped == "overloaded" else stopped
         return replace(
             run,
             log=replace(run.log, colocated=logs),
             measurement=replace(measurement, problems=tuple(problems), cold=cold),
-            colocated_overloaded=overloaded,
+            stopped=stopped,
         )
 
     def _counted(self, name: str, log: RequestLog) -> RequestLog:
@@ -158,9 +160,7 @@ class _Sender:
     def __init__(self, load: ColocatedLoad, generator: Callable[[int], LoadGenerator]) -> None:
         self._load = load
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._generator = generator(
-            min(MAX_PROCESSES, math.ceil(load.model.rate_per_s / REQUESTS_A_PROCESS_PER_S))
-        )
+        self._generator = generator(load.processes)
 
     def __enter__(self) -> Self:
         self._thread.submit(self._generator.__enter__).result()

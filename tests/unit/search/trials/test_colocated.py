@@ -75,14 +75,14 @@ def test_a_run_has_the_colocated_requests_until_its_end(until_ns: int, end_s: fl
     expected = other.log.scheduled_ns
     expected = expected[(expected >= 1e9) & (expected < end_s * 1e9)] - 1_000_000_000
     np.testing.assert_array_equal(due_ns, expected)
-    assert not joined.colocated_overloaded
+    assert joined.stopped is None
 
 
 def test_what_went_wrong_beside_a_run_is_the_runs() -> None:
     other = run_of(stopped="overloaded")
     other = replace(other, measurement=replace(other.measurement, problems=("it was late",), cold="new sizes"))
     joined = Beside(runs={"other": finished(other)}).joined(run_of(), 10.0)
-    assert joined.colocated_overloaded
+    assert joined.stopped == "overloaded"
     assert joined.measurement.problems == ("other: it was late",)
     assert joined.measurement.cold == "new sizes"
 
