@@ -6,7 +6,9 @@ import re
 from importlib.metadata import PackageNotFoundError, requires, version
 
 _REASON = re.compile(
-    r"^(?:.*UNAVAILABLE state: )?(?:Internal: |Invalid argument: )?(.*?)(?:\n+At:\n.*)?;?\s*$", re.DOTALL
+    r"^(?:.*Model '([^']+)' loading failed)?(?:.*UNAVAILABLE state: )?(?:Internal: |Invalid argument: )?"
+    r"(.*?)(?:\n+At:\n.*)?;?\s*$",
+    re.DOTALL,
 )
 
 
@@ -86,12 +88,16 @@ class RepositoryWriteFailed(ServerError):
 
 
 def reason_of(refusal: str) -> str:
-    """Return the model's own error message, or the fate of its process, on one line without Triton's wrapping."""
+    """Return the model's own error message, or the fate of its process, on one line without Triton's wrapping.
+
+    That of an ensemble's member begins with the member's name.
+    """
     found = _REASON.search(refusal)
-    reason = " ".join((found.group(1) if found else refusal).split())
+    member, words = found.groups() if found else (None, refusal)
+    reason = " ".join(words.split())
     if reason.startswith("Stub process"):
-        return f"its process died while it loaded ({reason.rstrip('.')})"
-    return reason
+        reason = f"its process died while it loaded ({reason.rstrip('.')})"
+    return f"{member}: {reason}" if member else reason
 
 
 def install_command(extra: str) -> str:

@@ -58,7 +58,7 @@ def load_model(
     ServerTimeout (the load may then hang forever), ServerDied.
     """
     if (path := _grpc_socket(endpoint)) is not None:
-        _grpc_request(path, "RepositoryModelLoad", {"model_name": model_name}, timeout_s)
+        _grpc_request(endpoint, path, "RepositoryModelLoad", {"model_name": model_name}, timeout_s)
     else:
         document = {} if config is None else {"parameters": {"config": json.dumps(config)}}
         _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/load", timeout_s, document)
@@ -67,7 +67,7 @@ def load_model(
 def unload_model(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> None:
     """Take a model out of service. Returns at once; the server frees its memory later (see `model_state`)."""
     if (path := _grpc_socket(endpoint)) is not None:
-        _grpc_request(path, "RepositoryModelUnload", {"model_name": model_name}, timeout_s)
+        _grpc_request(endpoint, path, "RepositoryModelUnload", {"model_name": model_name}, timeout_s)
     else:
         _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/unload", timeout_s)
 
@@ -112,7 +112,7 @@ def _described(endpoint: Endpoint, key: str, timeout_s: float) -> str | None:
 
 def _index_entry(endpoint: Endpoint, model_name: str, timeout_s: float) -> dict[str, str]:
     if (path := _grpc_socket(endpoint)) is not None:
-        models = _grpc_request(path, "RepositoryIndex", {}, timeout_s).models
+        models = _grpc_request(endpoint, path, "RepositoryIndex", {}, timeout_s).models
         return next(({"state": one.state, "reason": one.reason} for one in models if one.name == model_name), {})
     entries = json.loads(_request(endpoint, "POST", "/v2/repository/index", timeout_s))
     return next((entry for entry in entries if entry["name"] == model_name), {})
@@ -210,7 +210,7 @@ def _refusal(where: str, path: str, status: int, body: bytes) -> str:
     return words or f"The server at {where} answered {path} with HTTP status {status}.\nIs it a Triton server?"
 
 
-def _grpc_request(path: Path, method: str, fields: dict[str, str], timeout_s: float) -> Any:
+def _grpc_request(endpoint: Endpoint, path: Path, method: str, fields: dict[str, str], timeout_s: float) -> Any:
     """Make a request on Triton's Unix socket. All of gRPC takes a quarter of a second to import."""
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -221,15 +221,10 @@ def _grpc_request(path: Path, method: str, fields: dict[str, str], timeout_s: fl
         try:
             return call(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            raise _translated(error, path, method, timeout_s) from error
+            raise _translated(error, endpoint, method, timeout_s) from error
 
 
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
-
-
-def _translated(error: Any, path: Path, method: str, timeout_s: float) -> Exception:
+def _translated(error: Any, endpoint: Endpoint, method: str, timeout_s: float) -> Exception:
     import grpc
 
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -237,8 +232,8 @@ def _translated(error: Any, path: Path, method: str, timeout_s: float) -> Except
             f"The server did not answer {method} within {timeout_s:g} s.\n"
             "A model that hangs while it loads does this; see the server's log."
         )
-    # Triton itself refuses with this code as well.
-    if error.code() is grpc.StatusCode.UNAVAILABLE and not _listens(path):
+    # Triton itself refuses with this code as well; and the sockets of a process that dies listen to its end.
+    if error.code() is grpc.StatusCode.UNAVAILABLE and not is_live(endpoint):
         return ServerDied(
             f"The server's control socket does not answer: {error.details()}.\n"
             "See the server's log for its last words, then start it again."

@@ -132,8 +132,10 @@ class ServerProcess:
 
     def kill_children(self, command_part: str, *, timeout_s: float = 5.0) -> None:
         """Kill (SIGKILL) the server's children with `command_part` in their command line; wait for their end."""
+        import psutil
+
         for child in self._children(command_part):
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         deadline = time.monotonic() + timeout_s
         while self._children(command_part) and time.monotonic() < deadline:

@@ -73,33 +73,30 @@ class Server:
         """Serve this configuration, and nothing else; return when it is ready and warmed up.
 
         A configuration that differs from the loaded one in its instance count alone is updated in place; else the
-        loaded model is out of memory before the new one comes in. `timeout_s` None means the options' time-out.
+        loaded model is out of memory before the new one comes in. Triton loads an ensemble's members with it: had
+        they been loaded before, it would load them again, as Python adds a file to their folders. `timeout_s` None
+        means the options' time-out.
         Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,
         RepositoryWriteFailed.
         """
         changed = self._updated_in_place(config)
         if changed is None:
             self.unload()
-            changed = config.models
-            for model in changed:
+            changed = (config,) if config.engine.is_ensemble else config.models
+            for model in config.models:
                 self._claim(model.engine)
             write_repository(self.repository, config, runtime=self._options.runtime_or_default)
         else:
             for model in changed:
                 rewrite_config(self.repository, model, runtime=self._options.runtime_or_default)
-        served = {model.engine.model_name for model in config.models if model not in changed}
         self._loaded = None
         self._kills_before = self._memory_kills()
         for model in changed:
-            name = model.engine.model_name
             try:
-                self._request_load(name, timeout_s or self._options.load_timeout_s)
+                self._request_load(model.engine.model_name, timeout_s or self._options.load_timeout_s)
             except ModelLoadFailed:
-                self._drop(config, served)
-                for one in _names(config):
-                    remove_model(self.repository, one)
+                self._drop(config)
                 raise
-            served.add(name)
         self._loaded = config
 
     def unload(self) -> None:
@@ -107,22 +104,21 @@ class Server:
         if self._loaded is None:
             return
         config, self._loaded = self._loaded, None
-        self._drop(config, set(_names(config)))
-        for name in _names(config):
-            remove_model(self.repository, name)
+        self._drop(config)
 
-    def _drop(self, config: ServingConfig, served: set[str]) -> None:
-        """Unload the models of a configuration that are `served`; return when they are out of memory.
+    def _drop(self, config: ServingConfig) -> None:
+        """Unload and remove the models of a configuration; return when they are out of memory.
 
         An ensemble takes none, and stays until its members have answered, or failed, all that waits for them.
         """
         if self.alive():
             ensembles = {one.engine.model_name for one in config.models if one.engine.is_ensemble}
-            names = [name for name in _names(config) if name in served]
             with self._stopped_on_error():
-                for name in names:
+                for name in _names(config):
                     control.unload_model(self.endpoint, name)
-                self._host.free([name for name in names if name not in ensembles])
+                self._host.free([name for name in _names(config) if name not in ensembles])
+        for name in _names(config):
+            remove_model(self.repository, name)
 
     @property
     def is_our_process(self) -> bool:

@@ -19,6 +19,7 @@ from waiting import wait_until
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.slo_test import certify
+from model_repo.errors import ModelLoadFailed
 from model_repo.repository.write import write_final_repository
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.static_server import serve_repository
@@ -171,10 +172,27 @@ def test_an_ensemble_is_served_with_changes_of_its_members(tmp_path: Path, proto
             assert [sum(group["count"] for group in groups) for groups in counts] == [
                 one.instance_count for one in members
             ]
+        loaded = [(server.repository / name / "notes.txt").read_text() for name in ("first", "second")]
+        assert loaded == ["loaded\n" * one.instance_count for one in members]  # each process once
         assert get(server.endpoint, "/v2/models/pair/config")["max_batch_size"] == 2  # as many as `first` takes
         server.unload()
         assert not any(server.repository.iterdir())
     assert fingerprint(tmp_path / "users") == before
+
+
+def test_a_member_that_does_not_load_is_named_and_nothing_stays(tmp_path: Path) -> None:
+    ensemble(tmp_path / "users")
+    (engine,) = read(config_for(tmp_path, model="pair"))
+    config = default_config(engine)
+    with serve(ServerOptions(run_dir=tmp_path / "run")) as server:
+        for model_file in (tmp_path / "kept").rglob("second/**/model.py"):
+            model_file.write_text("raise ValueError('no license for this host')\n")
+        with pytest.raises(ModelLoadFailed) as raised:
+            server.load(config)
+        assert raised.value.reason == "second: ValueError: no license for this host"
+        assert server.loaded is None
+        assert not any(server.repository.iterdir())
+        assert server.alive()
 
 
 def test_a_repository_with_an_ensemble_is_served_whatever_its_order(tmp_path: Path) -> None:
