@@ -172,7 +172,7 @@ class Verification:
         while found is not None and found.rate_per_s > 0 and self._may_run_again():
             near = abs(math.log(found.rate_per_s / rate)) <= MAX_DISTANCE
             if near and found.rate_per_s < self._violated_per_s and not self._never_met():
-                return found
+                break
             rate = min(self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate), self._doubled_step_per_s())
             again = self._run_and_replay(number, rate)
             if again is None and self._hurt_others():
@@ -180,11 +180,14 @@ class Verification:
             if again is None:
                 break
             found = again
-        if found is None or found.rate_per_s < self._violated_per_s:
+        if found is None:
+            return None
+        violated_per_s = min(self._violated_per_s, self._missed_per_s(math.exp(-MAX_DISTANCE) * found.rate_per_s))
+        if found.rate_per_s < violated_per_s:
             return found
         # A factor on execution times does not explain it: the capacity is only known to be lower.
-        known_per_s = math.sqrt(self._met_per_s * self._violated_per_s) if self._met_per_s else 0.0
-        error = math.log(self._violated_per_s / self._met_per_s) / 2 if self._met_per_s else math.inf
+        known_per_s = math.sqrt(self._met_per_s * violated_per_s) if self._met_per_s else 0.0
+        error = math.log(violated_per_s / self._met_per_s) / 2 if self._met_per_s else math.inf
         return replace(found, rate_per_s=known_per_s, error=max(found.error, error))
 
     def _may_run_again(self) -> bool:
@@ -201,6 +204,11 @@ class Verification:
         """
         violated = [run.rate_per_s for run in self._runs if run.trusted and _clearly_violated(run)]
         return min((rate for rate in (*violated, self._late_per_s) if rate > self._met_per_s), default=math.inf)
+
+    def _missed_per_s(self, below_per_s: float) -> float:
+        """Return the lowest rate that did not meet the SLO, above all that did; inf if that is not below."""
+        missed = [run.rate_per_s for run in self._runs if run.trusted and not run.met]
+        return min((rate for rate in missed if self._met_per_s < rate < below_per_s), default=math.inf)
 
     @property
     def _met_per_s(self) -> float:

@@ -156,3 +156,22 @@ def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_ar
     seeds = [run.seed for run in trial.load_runs]
     assert len(seeds) == trial.probes > 2
     assert len(set(seeds)) == len(seeds)
+
+
+@dataclass
+class StallingBench(SimulatedBench):
+    """Each 25th request takes 0.1 s more, at any rate."""
+
+    def _done(self, config: Any, arrivals: Any, noise: Any) -> Any:
+        return super()._done(config, arrivals, noise) + 0.1 * (np.arange(len(arrivals)) % 25 == 0)
+
+
+def test_no_replay_puts_a_capacity_far_above_a_rate_that_missed_the_limit(tmp_path: Path) -> None:
+    bench = StallingBench(service_s=lambda config, size: 0.006 + 0.0012 * size)
+    store = open_store(two_core_space(tmp_path, limit_ms=50.0), tmp_path, storage="sqlite://", seed=1)
+    budget = Budget(total_s=600.0, clock=lambda: 0.0)
+    runner = TrialRunner(store=store, bench=bench, slo=Slo(limits=(LIMIT,)), budget=budget, seed=1)
+    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
+    trial = run_predicted_trial(runner, server(), config, 0, 300.0)
+    assert trial is not None
+    assert (trial.rate_at_limit_per_s or 0.0) < trial.load_runs[0].rate_per_s
