@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from loadgen.files import sha256_of
+from optimizer.batching.carried import carried
 from optimizer.batching.dynamic_batch import Action, Batching, dynamic_batch, served_model
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
 from optimizer.model.files import Graph, external_files, load_proto
@@ -48,13 +49,22 @@ def settled(
     `processor` is the name of the one on which the proof runs. Raises as `read_model`, `with_shapes` and
     `dynamic_batch` do.
     """
+    graph, notes = carried(path, work_dir)
+    found = _found(graph, shapes, work_dir, cache, processor)
+    done = found.batching
+    served = replace(done, model=served_model(done.model, work_dir), reason=" ".join([done.reason, *notes]))
+    return replace(found, batching=served)
+
+
+def _found(
+    graph: Graph, shapes: Mapping[str, tuple[int, ...]], work_dir: Path, cache: ResultCache, processor: str
+) -> Settled:
     if cache.folder is None:
-        return _served(_proven(path, shapes, work_dir), work_dir)
-    proto = load_proto(path)
-    external = external_files(proto, path.parent)
+        return _proven(graph, shapes, work_dir)
+    external = external_files(graph.proto, graph.path.parent)
     key = {
-        "sha256": sha256_of(path, external),
-        "name": path.name,
+        "sha256": sha256_of(graph.path, external),
+        "name": graph.path.name,
         "shapes": {name: list(shape) for name, shape in shapes.items()},
         "processor": processor,
         "versions": versions_digest(),
@@ -62,23 +72,17 @@ def settled(
     entry = cache.find(KIND, key)
     if entry is not None:
         own = tuple((location, file.absolute()) for location, file in external.items())
-        found = _from_entry(entry, Graph(path.absolute(), proto), own, work_dir)
+        found = _from_entry(entry, graph, own, work_dir)
         if found is not None:
-            return _served(found, work_dir)
-    del proto
-    done = _proven(path, shapes, work_dir)
+            return found
+    done = _proven(graph, shapes, work_dir)
     _keep(cache, key, done)
-    return _served(done, work_dir)
+    return done
 
 
-def _proven(path: Path, shapes: Mapping[str, tuple[int, ...]], work_dir: Path) -> Settled:
-    model = with_shapes(read_model(path), shapes)
+def _proven(graph: Graph, shapes: Mapping[str, tuple[int, ...]], work_dir: Path) -> Settled:
+    model = with_shapes(read_model(graph.path, graph), shapes)
     return Settled(model=model, batching=dynamic_batch(model, work_dir))
-
-
-def _served(found: Settled, work_dir: Path) -> Settled:
-    """Return the same with the served model's weights in `work_dir`."""
-    return replace(found, batching=replace(found.batching, model=served_model(found.batching.model, work_dir)))
 
 
 def _keep(cache: ResultCache, key: Key, done: Settled) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +27,17 @@ DISTINCT = 5.0
 """Results more than 5 tolerances apart are distinct, so that mixed-up rows would be noticed; closer ones prove
 nothing."""
 
+SPREADS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""If neither outputs nor a tensor inside tell samples apart, as in decision trees, larger ones are tried."""
+
+SPREAD_SAMPLES, SPREAD_PAIRS = 16, 1 / 3
+"""Of 16 samples, a third of the pairs have to differ: a tree with two leaves has two outputs only."""
+
 PROOF_ELEMENTS = 4096
 """At most 4096 elements per sample of an inner tensor are compared; dozens of whole layers would fill the
 memory."""
 
+_NOTHING_TO_COMPARE = "its outputs hardly depend on its inputs, so nothing can be compared"
 _FLOATS = {"FP64": np.float64, "FP32": np.float32, "FP16": np.float16}
 _INTEGERS = {
     "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
@@ -82,6 +90,9 @@ def prove_batching(
         compared = "at its outputs"
         if not any(_tells_apart(reference, name, tolerance) for name in reference[0]):
             compared = _compare_inside(*probes(), samples, rows, tolerance)
+        if not compared and same_level:
+            raise Disproved(_NOTHING_TO_COMPARE)
+        compared = compared or _compare_spread(original, candidate, inputs, rows, tolerance)
     except Disproved as why:
         return Proof(holds=False, reason=str(why))
     sizes = ", ".join(map(str, PROOF_SIZES)) + (f" and {largest}" if largest > PROOF_SIZES[-1] else "")
@@ -120,12 +131,14 @@ def check_runs_whole(path: Path, inputs: Sequence[ModelTensor]) -> None:
     _run(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
 
 
-def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False) -> Tensors:
+def sample(
+    inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False, spread: float = 1.0
+) -> Tensors:
     """Return random inputs with a leading 1, or with their own leading size if `whole`. Raises Disproved.
 
-    Seeds differ in level and spread too, lest averages make them alike; with `same_level` they do not, because
-    quantized models scale a whole batch by its largest value. Integers other than UINT8 are 0 or 1: a valid token,
-    mask and segment in any model.
+    Floats are `spread` times as large. Seeds differ in level and spread too, lest averages make them alike; with
+    `same_level` they do not, because quantized models scale a whole batch by its largest value. Integers other
+    than UINT8 are 0 or 1: a valid token, mask and segment in any model.
     """
     random = np.random.default_rng(seed)
     level = 1.0 if same_level else float(seed)
@@ -135,7 +148,7 @@ def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole:
         shape = tuple(int(size) for size in sizes)
         if tensor.datatype in _FLOATS:
             values = random.standard_normal(shape) * (1 + level) / 2 + level / 2
-            feed[tensor.name] = values.astype(_FLOATS[tensor.datatype])
+            feed[tensor.name] = (spread * values).astype(_FLOATS[tensor.datatype])
         elif tensor.datatype in _INTEGERS:
             chosen = random.random(shape) < 0.35 + 0.15 * seed
             feed[tensor.name] = chosen.astype(_INTEGERS[tensor.datatype])
@@ -205,15 +218,19 @@ def _compare(reference: list[Tensors], results: list[tuple[str, list[Tensors]]],
                     raise Disproved(f"sample {number + 1} comes out differently {how}: output {name} {problem}")
 
 
-def _tells_apart(results: Sequence[Tensors], name: str, tolerance: float) -> bool:
-    """True if every two samples give clearly different results."""
+def _tells_apart(results: Sequence[Tensors], name: str, tolerance: float, *, pairs: float = 1.0) -> bool:
+    """True if every two samples give clearly different results, or this share of the pairs."""
     arrays = [result[name] for result in results]
     if any(array.shape != arrays[0].shape for array in arrays) or arrays[0].dtype.kind not in "fiub":
         return False
     if arrays[0].dtype.kind != "f":
-        return all(np.mean(a != b) > DISTINCT * UNEQUAL_INTEGERS for a, b in combinations(arrays, 2))
+        return _share(np.mean(a != b) > DISTINCT * UNEQUAL_INTEGERS for a, b in combinations(arrays, 2)) >= pairs
     finite = all(np.isfinite(array).all() for array in arrays)
-    return finite and all(distance(a, b) > DISTINCT * tolerance for a, b in combinations(arrays, 2))
+    return finite and _share(distance(a, b) > DISTINCT * tolerance for a, b in combinations(arrays, 2)) >= pairs
+
+
+def _share(answers: Iterable[Any]) -> float:
+    return float(np.mean(list(answers)))
 
 
 def _compare_inside(
@@ -224,7 +241,7 @@ def _compare_inside(
     rows: int,
     tolerance: float,
 ) -> str:
-    """Compare the last inner tensor that distinguishes the samples; return its place in words.
+    """Compare the last inner tensor that distinguishes the samples; return its place in words, "" for none.
 
     Raises Disproved.
     """
@@ -237,9 +254,26 @@ def _compare_inside(
         and _tells_apart(reference, name, tolerance)
     ]
     if not telling:
-        raise Disproved("its outputs hardly depend on its inputs, so nothing can be compared")
+        return ""
     witness = telling[-1]
     inner = [{witness: result[witness]} for result in reference]
     results = _rows_of(candidate, samples, [witness], thinned_to=PROOF_ELEMENTS)
     _compare(inner, results, tolerance)
     return f"at {witness} inside (its outputs hardly differ between samples)"
+
+
+def _compare_spread(
+    original: Path, candidate: Path, inputs: Sequence[ModelTensor], rows: int, tolerance: float
+) -> str:
+    """Compare the outputs for the smallest samples that they tell apart; return what was compared, in words.
+
+    Raises Disproved.
+    """
+    for spread in SPREADS:
+        samples = [sample(inputs, seed, same_level=False, spread=spread) for seed in range(SPREAD_SAMPLES)]
+        reference = _alone(original, samples, rows)
+        if any(_tells_apart(reference, name, tolerance, pairs=SPREAD_PAIRS) for name in reference[0]):
+            results = _rows_of(candidate, samples, reference[0].keys(), sizes=(2, 3, SPREAD_SAMPLES))
+            _compare(reference, results, tolerance)
+            return f"at its outputs for inputs {spread:g} times as large"
+    raise Disproved(_NOTHING_TO_COMPARE)

@@ -141,14 +141,14 @@ class ModelRecord(BaseModel):
         return Model(graph=graph, external=external, **dict(self))
 
 
-def read_model(path: Path) -> Model:
+def read_model(path: Path, graph: Graph | None = None) -> Model:
     """Return the model in an ONNX file, checked by ONNX and loadable by ONNX Runtime.
 
-    Raises ModelError, UnsafeModel or UnsupportedModel, in two lines that name the cause. Models older than opset 7
-    are not loaded here: `dynamic_batch` converts them first.
+    `graph` None: the file is parsed here. Raises ModelError, UnsafeModel or UnsupportedModel, in two lines that
+    name the cause. Models older than opset 7 are not loaded here: `dynamic_batch` converts them first.
     """
-    proto = load_proto(path)
-    graph = Graph(path.absolute(), proto)
+    graph = graph or Graph(path.absolute(), load_proto(path))
+    proto = graph.proto
     check_names(path, proto)
     external = external_files(proto, path.parent)
     opset = max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)

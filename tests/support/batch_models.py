@@ -205,6 +205,19 @@ def constant_output(path: Path) -> Path:
     return write(path, nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {"zeros": np.zeros(4, np.float32)})
 
 
+def stump(path: Path, *, mixes: bool = False) -> Path:
+    """A decision at 20, which ordinary numbers do not reach: 0 or 1; with `mixes`, the highest of the batch."""
+    nodes = [
+        node("Greater", "x edge", "over"),
+        node("Cast", "over", "left", to=TensorProto.FLOAT),
+        node("ReduceMax", "left", "y", axes=[0] if mixes else [1], keepdims=1),
+    ]
+    if mixes:
+        nodes[-1].output[0] = "highest"
+        nodes.append(node("Max", "left highest", "y"))
+    return write(path, nodes, {"x": ["N", 1]}, {"y": ["N", 1]}, {"edge": np.array([[20]], np.float32)})
+
+
 def saturated(path: Path, *, batch: int | str) -> Path:
     """Equal scores for all classes, as with untrained weights; samples differ only in inner tensors."""
     nodes = [

@@ -216,4 +216,4 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "bert": {"input_ids": (16,), "attention_mask": (16,)},
     "two_batch_axes": {"frames": (10, 4, 6), "scale": (4, 6)},
 }
-REFUSED = {"scalar_output": "is a scalar", "forest_with_zipmap": "zipmap=False", "string_input": "takes strings"}
+REFUSED = {"string_input": "takes strings"}

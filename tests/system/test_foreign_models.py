@@ -21,7 +21,7 @@ from optimizer.model.samples import synthetic_samples
 
 pytestmark = pytest.mark.system
 
-UNBATCHED = {"yolo", "two_batch_axes"}
+UNBATCHED = {"yolo", "two_batch_axes", "scalar_output"}
 BATCH = 3
 Tensors = dict[str, NDArray[Any]]
 
@@ -52,11 +52,16 @@ def expected(path: Path, feed: Tensors, *, one_by_one: bool) -> Tensors:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     feeds = [{name: array[at : at + 1] for name, array in feed.items()} for at in range(BATCH)]
-    results = [session.run(names, one) for one in (feeds if one_by_one else [feed])]
+    results = [map(_array, session.run(names, one)) for one in (feeds if one_by_one else [feed])]
     return {
         name: np.concatenate(parts) if one_by_one else parts[0]
         for name, *parts in zip(names, *results, strict=True)
     }
+
+
+def _array(result: Any) -> NDArray[Any]:
+    """Return an output as an array; scikit-learn's is a list with a dictionary for each row."""
+    return np.array([list(row.values()) for row in result] if isinstance(result, list) else result)
 
 
 @pytest.mark.parametrize("name", [name for name in FOREIGN if name not in REFUSED])

@@ -131,6 +131,7 @@ def test_weights_outside_the_file_travel_with_the_rewritten_one(tmp_path: Path) 
         (lambda path: batch_models.mixing_at(path, 4, "Greater"), "in a batch of 64: output y"),
         (batch_models.summed, "output y has shape (1, 4) for a batch of 2"),
         (batch_models.constant_output, "its outputs hardly depend on its inputs"),
+        (lambda path: batch_models.stump(path, mixes=True), "comes out differently in a batch of"),
         (lambda path: batch_models.mixing(path, batch=8), "sample 1 comes out differently"),
         (lambda path: batch_models.offset_by_place(path, 8), "comes out differently in a batch of 8: output y"),
         (batch_models.turned, "not one batch (x: 8, y: 4)"),
@@ -144,6 +145,11 @@ def test_what_is_not_a_batch_is_served_whole(tmp_path: Path, make: Any, why: str
     assert all(spec.concrete_shape is not None for spec in done.model.inputs)
     assert len(done.model.inputs[0].shape) == len(done.model.all_inputs[0].dims)
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_decision_tree_is_proven_on_numbers_that_reach_its_decisions(tmp_path: Path) -> None:
+    done = batching(batch_models.stump(tmp_path / "m.onnx"))
+    assert (done.action, done.model.batched) == ("kept", True)
 
 
 def test_a_sequence_in_front_is_noticed_and_needs_a_length(tmp_path: Path) -> None:
