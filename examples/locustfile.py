@@ -1,20 +1,16 @@
 """Load a model on Triton with Locust's own command, and watch it in Locust's web UI.
 
-    MODEL=small_cnn RATE=200 locust -f examples/locustfile.py --users 1 --host http://127.0.0.1:8000
+    locust -f examples/locustfile.py --model small_cnn --rate 200 --host http://127.0.0.1:8000
 
-One user is a whole open loop: 200 Poisson arrivals per second that wait for no response. Locust rounds its
-percentiles; `loadtest` does not, and reports if a limit is met.
+One user is a whole open loop: 200 Poisson arrivals per second that wait for no response. The web UI's start form
+has the same options. Locust rounds its percentiles; `loadtest` does not, and reports if a limit is met.
 """
-
-from __future__ import annotations
-
-import os
 
 from loadgen.triton_user import TritonHttpUser
 
 
 class Model(TritonHttpUser):
-    """The model and its rate come from the environment; the server's address from Locust's --host."""
+    """What is sent unless the command line or the start form says otherwise."""
 
-    model_name = os.environ.get("MODEL", "small_cnn")
-    rate_per_s = float(os.environ.get("RATE", "50"))
+    model_name = "small_cnn"
+    rate_per_s = 50

@@ -7,23 +7,28 @@
         model_name = "resnet"
         rate_per_s = 200
 
-`locust -f that_file.py` then shows its load; each further process (`--processes 4 --users 4`) adds the same rate.
+`locust -f that_file.py --rate 300` sends its load; `--processes 4` shares the rate among four processes.
 """
 
 from __future__ import annotations
 
 import time
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from locust import events as locust_events
 from locust.user.task import LOCUST_STATE_STOPPING
 
-from loadgen.sending.locust_user import LocustFeed, OpenLoopUser
+from loadgen.sending.locust_setup import set_up
+from loadgen.sending.locust_user import GapPoller, OpenLoopUser, RequestEvents
 from loadgen.sending.request_table import planned_table
 from loadgen.sending.shard import PreparedTarget, run_shard, shard_of
+from loadgen.spec.arrivals_syntax import arrivals_from_text
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.wire.poller import Poller, precise_timers
+from loadgen.spec.units import duration_ms
+from loadgen.wire.poller import precise_timers
 
 _START_IN_NS = 250_000_000  # the load begins after a garbage collection, which would delay the first requests
 
@@ -31,9 +36,11 @@ _START_IN_NS = 250_000_000  # the load begins after a garbage collection, which 
 class TritonUser(OpenLoopUser):
     """One open loop at `rate_per_s`.
 
-    Locust's statistics are updated about once per second, with latency from the scheduled time, in Locust's
-    rounding; its `request` event is not fired, since that would cost more than the request. In a distributed run
-    every worker has its own seed. Only one user per process can run: a second would delay the first one's sends.
+    Locust's `request` event is fired once for each request, with the latency from the scheduled time, while no
+    request is due; Locust's statistics and CSV files follow from it. If a locustfile has no other users, Locust
+    starts one user in each process, `rate_per_s` is that of all together, and the test ends with the schedule.
+    If it has others, each user sends the whole rate, and a process can run only one. In a distributed run every
+    worker has its own seed. `--model`, `--rate`, `--duration` and `--arrivals` override these attributes.
     """
 
     abstract = True
@@ -49,7 +56,6 @@ class TritonUser(OpenLoopUser):
     duration_s: float | None = None  # None: Locust's run time, else ten minutes
     arrivals = Arrivals()
     seed = 0
-    timeout_s = 10.0
     max_in_flight: int | None = None
     payload = Payload()
 
@@ -58,15 +64,15 @@ class TritonUser(OpenLoopUser):
         plan = self._plan()
         shard = shard_of(plan, 0, 1, limit_ms=None)
         table = planned_table(plan)
-        feed = LocustFeed(self.environment.stats, table, name=self.model_name)
-        poller = Poller()
+        events = RequestEvents(self, table, name=self.model_name)
+        poller = GapPoller(events.fire)
         prepared = PreparedTarget(self._target(), self.payload, poller, plan.timeout_s)
         origin_ns = 0
 
         def stop() -> bool:
-            feed.update(time.monotonic_ns() - origin_ns)
+            events.take(time.monotonic_ns() - origin_ns)
             self.give_way()
-            return bool(self._state == LOCUST_STATE_STOPPING)
+            return self._state == LOCUST_STATE_STOPPING or events.order is not None
 
         try:
             precise_timers()
@@ -74,18 +80,25 @@ class TritonUser(OpenLoopUser):
             origin_ns = time.monotonic_ns() + _START_IN_NS
             run_shard(shard, table, prepared, poller, origin_ns, stop)
         finally:
-            feed.finish()
+            events.finish(time.monotonic_ns() - origin_ns)
             prepared.close()
             poller.close()
+        if events.order is not None:
+            raise events.order
 
     def _plan(self) -> LoadPlan:
-        options: Any = self.environment.parsed_options
-        run_time_s = getattr(options, "run_time", None)
+        """Return the plan. Options of the command line, or of the start form, override the attributes."""
+        given = vars(self.environment.parsed_options or Namespace())
+        self.model_name = given.get("model") or self.model_name
+        longest_s = given.get("longest_s") or given.get("run_time")
+        duration_s = self.duration_s or longest_s or 600.0
+        if text := given.get("duration"):
+            duration_s = duration_ms(text, option="--duration", default_unit="s")[0] / 1e3
         return LoadPlan(
-            rate_per_s=self.rate_per_s,
-            duration_s=float(self.duration_s or run_time_s or 600.0),
+            rate_per_s=(given.get("rate") or self.rate_per_s) / given.get("open_loops", 1),
+            duration_s=float(min(duration_s, longest_s or duration_s)),
             seed=self.seed + max(0, getattr(self.environment.runner, "worker_index", 0)),
-            arrivals=self.arrivals,
+            arrivals=arrivals_from_text(given["arrivals"]) if given.get("arrivals") else self.arrivals,
             timeout_s=self.timeout_s,
             max_in_flight=self.max_in_flight,
         )
@@ -116,3 +129,22 @@ class TritonGrpcUser(TritonUser):
 
     abstract = True
     host = "grpc://127.0.0.1:8001"
+
+
+def _users(kind: type[TritonUser]) -> list[type[TritonUser]]:
+    below = [user for child in kind.__subclasses__() for user in _users(child)]
+    return below if kind.abstract else [kind, *below]
+
+
+def _add_options(parser: ArgumentParser, **_: Any) -> None:
+    """Add options, which Locust also shows in its start form. What is empty or 0 is as in the locustfile."""
+    users = _users(TritonUser)
+    model, rate = (users[0].model_name, users[0].rate_per_s) if len(users) == 1 else ("", 0)
+    parser.add_argument("--model", default=model, help="its name on the server")
+    parser.add_argument("--rate", type=float, default=float(rate), help="requests per second of all processes")
+    parser.add_argument("--duration", default="", help="such as 30s or 5m; empty: as in the locustfile")
+    parser.add_argument("--arrivals", default="", help="such as gamma:cv=2; empty: as in the locustfile")
+
+
+locust_events.init_command_line_parser.add_listener(_add_options)  # type: ignore[no-untyped-call]
+locust_events.init.add_listener(set_up)  # type: ignore[no-untyped-call]

@@ -1,23 +1,28 @@
-"""The Locust user that follows a schedule and never waits for a response, and what it adds to Locust's statistics.
+"""The Locust user that follows a schedule and never waits for a response, and the events of its requests.
 
-Those are for Locust's web UI and CSV files, never for a decision.
+Locust's statistics follow from the events. They are for its web UI, CSV files and plug-ins, not for decisions.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar
 
 import gevent
-import numpy as np
+from gevent import GreenletExit
 from locust import User, task
-from locust.exception import StopUser
-from locust.stats import RequestStats, StatsEntry, StatsError, bucket_response_time
+from locust.exception import CatchResponseError, StopUser
+from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
-from loadgen.errors import LoadError
-from loadgen.measurement.request_log import RequestLog, errors_by_kind
+from loadgen.errors import LoadError, UserError
+from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.request_table import GrowingLog, LogTable
+from loadgen.status import UNFINISHED, outcome_name
+from loadgen.wire.poller import Poller
 
 log = logging.getLogger("tritune.locust")
 
@@ -31,6 +36,7 @@ class OpenLoopUser(User):
     """
 
     abstract = True
+    timeout_s = 10.0
     _running: ClassVar[bool] = False
 
     @task
@@ -38,14 +44,15 @@ class OpenLoopUser(User):
         """Send the schedule once, then end this user. After an error Locust exits with code 2."""
         if OpenLoopUser._running:
             log.error("An open-loop user is the whole load of a process, so a second one does not start.")
-            log.error("Raise rate_per_s, or run with --processes N --users N.")
+            log.error("Raise rate_per_s, or run with --processes N.")
             raise StopUser
         OpenLoopUser._running = True
         try:
             self.replay()
-        except LoadError as error:
+        except (LoadError, UserError) as error:
             log.error("%s", error)  # noqa: TRY400 - two lines that say what to do, not a traceback
             self.environment.process_exit_code = 2
+            self.environment.events.user_error.fire(user_instance=self, exception=error, tb=error.__traceback__)
         finally:
             OpenLoopUser._running = False
         raise StopUser
@@ -54,74 +61,113 @@ class OpenLoopUser(User):
         """Send all requests of the schedule; return when the last has ended."""
         raise NotImplementedError
 
+    def stop(self, force: bool = False) -> bool:
+        """Send nothing that is due later. Wait for the requests in flight if Locust would kill them (`force`)."""
+        if self._state == LOCUST_STATE_RUNNING:
+            self._state = LOCUST_STATE_STOPPING
+            if force:
+                self.greenlet.join(self.timeout_s + 5.0)  # 5 s for the events that wait
+        return bool(super().stop(force=True)) if force else False
+
     @staticmethod
     def give_way() -> None:
         """Let Locust's own greenlets run: statistics, heartbeat, web UI, stop."""
-        gevent.sleep(0)
+        gevent.sleep(1e-6)  # after sleep(0), gevent looks at its timers only every 50th time
 
 
-_PERIOD_NS = 1_000_000_000
 METHOD = "infer"
+_MOST_WAITING = 2_000
 
 
-class LocustFeed:
-    """Adds each request to Locust's statistics once, every second.
+class RequestEvents:
+    """Fires Locust's `request` event once for each request, in the order of the schedule.
 
-    Locust counts a request in the second in which it is added. Requests are added in the order of the schedule:
-    a slow request holds back those after it until it has ended.
+    `take` queues requests that have ended, and `fire` fires the event of one of them: listeners are code of Locust
+    and of its plug-ins, so they run while no request is due. A slow request holds back those after it until it has
+    ended. `order` is an exception by which a listener ends the test, such as StopUser.
     """
 
-    def __init__(self, stats: RequestStats, table: LogTable, *, name: str) -> None:
-        self._stats = stats
+    def __init__(self, user: User, table: LogTable, *, name: str) -> None:
+        self.order: Exception | None = None
+        self._request = user.environment.events.request
+        self._context = user.context()
         self._table = table
         self._growing = GrowingLog(table, late_ns=None)
-        self._added = 0
+        self._waiting: deque[tuple[float, float, int]] = deque()
+        self._taken = 0
         self._name = name
-        self._next_ns = _PERIOD_NS
 
-    def update(self, now_ns: int) -> None:
-        """Add the requests that have ended, if the last update was a second ago."""
-        if now_ns >= self._next_ns:
-            self._next_ns = now_ns + _PERIOD_NS
-            self._add(self._growing.at(now_ns))
+    def take(self, now_ns: int) -> None:
+        """Queue the next requests that have ended, `now_ns` after the start, if no other waits."""
+        if not self._waiting:
+            self._queue(self._growing.at(now_ns), now_ns)
 
-    def finish(self) -> None:
-        """Add all other requests that were sent."""
-        self._add(self._table.finished(self._table.rows))
+    def fire(self) -> bool:
+        """Fire the event of the request that has waited for longest; False if none waits."""
+        if not self._waiting:
+            return False
+        start_s, latency_ms, outcome = self._waiting.popleft()
+        try:
+            self._request.fire(
+                request_type=METHOD,
+                name=self._name,
+                response_time=latency_ms,
+                response_length=0,
+                response=None,
+                context=self._context,
+                exception=CatchResponseError(outcome_name(outcome)) if outcome else None,
+                start_time=start_s,
+            )
+        except Exception as order:  # Locust lets only those out of a listener that order something
+            self.order = order
+        return True
 
-    def _add(self, log: RequestLog) -> None:
-        new = log.rows(self._added, len(log))
-        self._added = len(log)
-        if len(new) == 0:
-            return
-        entry = self._entry(new)
-        self._stats.entries[self._name, METHOD].extend(entry)
-        self._stats.total.extend(entry)
-        for error, count in errors_by_kind(new).items():
-            self._note_errors(error, count)
+    def finish(self, now_ns: int) -> None:
+        """Fire all other events. A request without an end has failed: Locust ended this user before."""
+        sent = self._table.finished(self._table.rows)
+        unfinished = sent.done_ns == 0
+        sent.done_ns[unfinished], sent.outcome[unfinished] = now_ns, UNFINISHED
+        while self._waiting or self._taken < len(sent):
+            self._queue(sent, now_ns)
+            while self.fire():
+                pass
+            with suppress(GreenletExit):  # it ends anyway
+                OpenLoopUser.give_way()
 
-    def _entry(self, new: RequestLog) -> StatsEntry:
-        """Return the statistics of these requests as Locust would have kept them."""
-        now = time.time()
-        failures = int(np.count_nonzero(new.failed))
-        latency_ms = new.latency_ns / 1e6
-        entry = StatsEntry(self._stats, self._name, METHOD)
-        entry.start_time = self._stats.total.start_time or now
-        entry.last_request_timestamp = now
-        entry.num_requests = len(new)
-        entry.num_failures = failures
-        entry.total_response_time = int(latency_ms.sum())
-        entry.min_response_time = int(latency_ms.min())
-        entry.max_response_time = int(latency_ms.max())
-        entry.num_reqs_per_sec[int(now)] = len(new)
-        if failures:
-            entry.num_fail_per_sec[int(now)] = failures
-        for whole_ms, count in zip(*np.unique(np.rint(latency_ms), return_counts=True), strict=True):
-            entry.response_times[bucket_response_time(whole_ms)] += int(count)
-        return entry
+    def _queue(self, ended: RequestLog, now_ns: int) -> None:
+        new = ended.rows(self._taken, min(len(ended), self._taken + _MOST_WAITING))
+        self._taken += len(new)
+        start_s = time.time() + (new.scheduled_ns - now_ns) / 1e9
+        self._waiting.extend(
+            zip(start_s.tolist(), (new.latency_ns / 1e6).tolist(), new.outcome.tolist(), strict=True)
+        )
 
-    def _note_errors(self, error: str, count: int) -> None:
-        key = StatsError.create_key(METHOD, self._name, error)
-        known = self._stats.errors.setdefault(key, StatsError(METHOD, self._name, error))
-        known.occurred()  # counts one, and when
-        known.occurrences += count - 1
+
+_GAP_NS = 50_000
+
+
+class GapPoller(Poller):
+    """A poller that works while it would wait: it calls `work` in waits of over 50 µs until that returns False.
+
+    It looks for ready sockets before each call, so a call delays a request or a response for as long as it takes.
+    """
+
+    def __init__(self, work: Callable[[], bool]) -> None:
+        super().__init__()
+        self._work = work
+        self._sleep_on = self.sleep
+        self.sleep = self._work_and_sleep
+
+    def wait(self, timeout_ns: int) -> list[tuple[int, int]]:
+        """Return (file descriptor, events) of ready sockets; empty after `timeout_ns`, at once for 0 or less."""
+        end_ns = time.monotonic_ns() + timeout_ns
+        while not (ready := super().wait(0)) and timeout_ns > _GAP_NS and self._work():
+            timeout_ns = end_ns - time.monotonic_ns()
+        return ready or super().wait(timeout_ns)
+
+    def _work_and_sleep(self, seconds: float) -> None:
+        end_ns = time.monotonic_ns() + round(seconds * 1e9)
+        while (left_ns := end_ns - time.monotonic_ns()) > _GAP_NS and self._work():
+            pass
+        if left_ns > 0:
+            self._sleep_on(left_ns * 1e-9)

@@ -80,10 +80,14 @@ class Page:
 
     def open(self, path: Path) -> None:
         """Load a file, and wait until it is loaded and drawn."""
+        self.go(path.resolve().as_uri())
+
+    def go(self, url: str) -> None:
+        """Load a page, and wait until it is loaded and drawn."""
         for domain in ("Runtime", "Log", "Network", "Page"):
             self.call(f"{domain}.enable")
         self._loaded = False
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=url)
         while not self._loaded:
             self._note(json.loads(self.connection.recv()))
         self.settle()
