@@ -17,11 +17,15 @@ from loadgen.statistics.slo_test import Verdict, certify, least_headroom
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Probe:
-    """One load run. A probe with `problems` measured the client, not the server, and decides nothing."""
+    """One load run. A probe with `problems` measured the client, not the server, and decides nothing.
+
+    It began at `began_unix_s`; None if that is not known.
+    """
 
     log: RequestLog
     overloaded: bool
     problems: tuple[str, ...]
+    began_unix_s: float | None = None
 
 
 _CURVATURE = 0.2

@@ -169,7 +169,13 @@ class Certifier:
         attempt = attempt_of(probe, rate_per_s, at_the_end, met_at)
         change = None if attempt.overloaded else change_of(probe.log, self.context.slo.tested)
         keep_attempt(
-            self.store.path.parent, attempt, trial=trial.number, again=again, change=change, why=plan.reason
+            self.store.path.parent,
+            attempt,
+            trial=trial.number,
+            again=again,
+            change=change,
+            why=plan.reason,
+            began_unix_s=probe.began_unix_s,
         )
         if change is not None:
             self.note(f"{format_rate(rate_per_s)}/s: {change}.", "run_changed", trial)

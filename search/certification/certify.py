@@ -70,9 +70,11 @@ def certify_best(runner: TrialRunner) -> CertifiedResult | None:
     candidates = [trial for trial in store.best_first() if trial.rate_at_limit_per_s]
     defaults = [trial for trial in store.trials if trial.served == store.space.baseline(trial.served.engine)]
     start = next((trial for trial in store.trials if trial.served == store.space.start), None)
-    return Certification(certifier=certifier, context=runner).result(
+    found = Certification(certifier=certifier, context=runner).result(
         candidates, defaults[-1] if defaults else None, start
     )
+    certifier.belief.speed.keep(store.path.parent)
+    return found
 
 
 @dataclass(slots=True, kw_only=True)

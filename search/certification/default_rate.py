@@ -51,7 +51,7 @@ def with_run_at_default_rate(certified: CertifiedResult, context: TrialContext) 
         return winner
     seen = evaluate_probe(probe, rate_per_s, slo.tested)
     emit_probed(context.on_event, winner.number, seen, met=seen.reading.met)
-    runs = (*winner.load_runs, load_run_of(seen, probe.log, slo.tested, seed=seed))
+    runs = (*winner.load_runs, load_run_of(seen, probe, slo.tested, seed=seed))
     return winner.changed(load_runs=runs, probes=len(runs))
 
 

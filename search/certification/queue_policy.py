@@ -49,7 +49,7 @@ def cost_of_policy(context: TrialContext, own: Trial | None, without: Engine) ->
             loading_s = max(loading_s, budget.elapsed_s() - began_s)
             probe = context.bench.measure(rate_per_s, seconds, seed, lambda _: context.stop())
             seen = evaluate_probe(probe, rate_per_s, context.slo.tested)
-            runs.append(load_run_of(seen, probe.log, context.slo.tested, seed=seed))
+            runs.append(load_run_of(seen, probe, context.slo.tested, seed=seed))
         why = "the time was too short" if rate_per_s or own is None else "it met the limit at no rate"
     except BenchFailed as failure:
         why = failure.reason.splitlines()[0]

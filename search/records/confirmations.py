@@ -46,6 +46,9 @@ class ConfirmationRecord(Record):
     )
 
     why: str | None = Field(default=None, description="Why this rate was sent. null: earlier versions.")
+    began_unix_s: float | None = Field(
+        default=None, description="When it began; null: an earlier version did not keep it."
+    )
 
 
 def keep_attempt(
@@ -56,6 +59,7 @@ def keep_attempt(
     again: bool,
     change: str | None = None,
     why: str | None = None,
+    began_unix_s: float | None = None,
 ) -> None:
     """Append an attempt to the run's file; `change` says how its run changed in its middle, `why` it was made."""
     others = (one for one in attempt.others if one.limit.model is not None and one.answer == "violated")
@@ -77,6 +81,7 @@ def keep_attempt(
         burst=none_if_not_finite(verdict.burst),
         change=change,
         why=why,
+        began_unix_s=began_unix_s,
     )
     append_line(directory / CONFIRMATIONS_FILE, record.model_dump_json())
 

@@ -257,6 +257,9 @@ class LoadRunRecord(Record):
         description="How the run changed in its middle, in words: nearly all late requests were in one half. "
         "null: it did not, or it was overloaded.",
     )
+    began_unix_s: float | None = Field(
+        default=None, description="When it began; null: an earlier version did not keep it."
+    )
 
     @property
     def word(self) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
+from search.records.speeds import SpeedsRecord, keep_speeds
 from search.simulator.replay import GRAIN_S, PAUSED, SLOW, slowdowns_by_grain, usual_slowdown, without_noise
 from search.simulator.surrogate import Kind, Surrogate
 from search.space import knobs_of
@@ -26,6 +28,8 @@ UNLUCKY = 0.02
 
 PHASE_S = 0.45
 """A slow phase lasts for half a second; a pause is shorter."""
+
+GRAINS_A_SECOND = round(1 / GRAIN_S)
 
 BLOCK_S = 5.0
 """What is seen in 5 s hardly depends on what was seen before."""
@@ -90,6 +94,21 @@ class MachineSpeed:
     def seen_s(self) -> float:
         """The seconds for which the machine's speed is known."""
         return GRAIN_S * len(self.slowdowns)
+
+    def keep(self, directory: Path) -> None:
+        """Append the machine's speed in each second of each run to the file of a run's directory."""
+        self.look()
+        seen = [
+            (run, len(its))
+            for run, (_, its) in zip(self.bench.runs, self._replayed, strict=True)
+            if its is not None
+        ]
+        ends = np.cumsum([grains for _, grains in seen])
+        for (run, _), slowdowns in zip(seen, np.split(self._slowdowns, ends), strict=False):
+            if run.began_unix_s is not None:
+                seconds = np.split(np.exp(-slowdowns), range(GRAINS_A_SECOND, len(slowdowns), GRAINS_A_SECOND))
+                speeds = tuple(round(float(one.mean()), 3) for one in seconds)
+                keep_speeds(directory, SpeedsRecord(began_unix_s=run.began_unix_s, speeds=speeds))
 
     def slow_phases(self) -> int:
         """Return how many slow phases were seen."""

@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 
 from loadgen.measurement.cpu_contention import CpuContention
-from loadgen.measurement.request_log import RequestLog
 from loadgen.printable import printable
 from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
@@ -115,7 +114,7 @@ class ObservedRun:
     """The answered requests of a load run: when they were sent, ascending, and their seconds, shape (n,).
 
     `outside_s` is the mean time outside of the server's own: in network, front end and client; 0 if not known. In
-    addition, the server lost the answers to `lost` requests.
+    addition, the server lost the answers to `lost` requests. `began_unix_s` is that of the run, see `Probe`.
     """
 
     config: ServingConfig
@@ -123,6 +122,7 @@ class ObservedRun:
     taken_s: Floats
     outside_s: float = 0.0
     lost: int = 0
+    began_unix_s: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -166,7 +166,7 @@ class ObservedBench:
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         """Send load at a rate, and keep what it showed."""
         probe = self.bench.measure(rate_per_s, duration_s, seed, watch)
-        self._keep(probe.log)
+        self._keep(probe)
         return probe
 
     def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
@@ -185,8 +185,8 @@ class ObservedBench:
         """Return the peak memory of server and models."""
         return self.bench.memory_bytes(config)
 
-    def _keep(self, log: RequestLog) -> None:
-        answered = log.part(np.flatnonzero(~log.failed))
+    def _keep(self, probe: Probe) -> None:
+        answered = probe.log.part(np.flatnonzero(~probe.log.failed))
         if self.config is None or len(answered) < MIN_ANSWERS:
             return
         answered = answered.part(np.argsort(answered.sent_ns, kind="stable"))
@@ -200,6 +200,7 @@ class ObservedBench:
                 taken_s=answered.service_ns / 1e9,
                 outside_s=(outside_ms or 0.0) / 1000,
                 lost=0 if measured is None else measured.lost_answers,
+                began_unix_s=probe.began_unix_s,
             )
         )
 

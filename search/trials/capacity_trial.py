@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadgen.measurement.request_log import RequestLog
 from loadgen.statistics.capacity import CapacityEstimate, Watch, find_capacity
 from loadgen.statistics.capacity_fit import CapacityFit, Probe, ProbeResult
 from model_repo.spec import ServingConfig
@@ -55,18 +54,18 @@ def run_capacity_trial(
     before = replace(bench.spent)
     measured: list[tuple[ProbeResult, MeasurementRecord | None]] = []
     load_runs: list[LoadRunRecord] = []
-    sent: list[tuple[RequestLog, int]] = []  # log and seed of the run that is not evaluated yet
+    sent: list[tuple[Probe, int]] = []  # the run that is not evaluated yet, and its seed
     unloaded: MeasurementRecord | None = None
 
     def measure(rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         probe = bench.measure(rate_per_s, duration_s, seed, watch)
-        sent.append((probe.log, seed))
+        sent.append((probe, seed))
         return probe
 
     def on_probe(seen: ProbeResult) -> None:
-        log_of_run, its = sent.pop()
+        probe, its = sent.pop()
         measured.append((seen, bench.last_measurement()))
-        load_runs.append(load_run_of(seen, log_of_run, slo.tested, seed=its))
+        load_runs.append(load_run_of(seen, probe, slo.tested, seed=its))
         emit_probed(context.on_event, number, seen, met=seen.reading.met)
 
     beat = None if best_per_s is None else best_per_s * WORTH_BEATING_BY
@@ -207,7 +206,7 @@ def run_fixed_rate_trial(
         "failed" if seen.problems else "complete" if met else "infeasible",
         seen.problems[0] if seen.problems else _reason(seen, rate_per_s, met=met),
         spent=bench.spent.since(before),
-        load_runs=(load_run_of(seen, probe.log, context.slo.tested, seed=seed),),
+        load_runs=(load_run_of(seen, probe, context.slo.tested, seed=seed),),
         rate_at_limit_per_s=None if seen.problems else edge,
         rate_low_per_s=None if bounds is None else bounds.lower_per_s,
         rate_high_per_s=None if bounds is None else bounds.upper_per_s,

@@ -96,8 +96,8 @@ def emit_probed(on_event: events.OnEvent, number: int, seen: ProbeResult, *, met
     )
 
 
-def load_run_of(seen: ProbeResult, log: RequestLog, limits: Sequence[LatencyLimit], *, seed: int) -> LoadRunRecord:
-    """Return the record of one load run of a trial, with its log."""
+def load_run_of(seen: ProbeResult, probe: Probe, limits: Sequence[LatencyLimit], *, seed: int) -> LoadRunRecord:
+    """Return the record of one load run of a trial."""
     return LoadRunRecord(
         rate_per_s=seen.rate_per_s,
         latency_ms=none_if_not_finite(seen.first.latency_ms),
@@ -111,5 +111,6 @@ def load_run_of(seen: ProbeResult, log: RequestLog, limits: Sequence[LatencyLimi
         seed=seed,
         problems=seen.problems,
         model=seen.verdict.limit.model,
-        change=None if seen.overloaded else change_of(log, limits),
+        change=None if seen.overloaded else change_of(probe.log, limits),
+        began_unix_s=probe.began_unix_s,
     )

@@ -271,7 +271,7 @@ class Verification:
 
     def _run_load(self, number: int, rate_per_s: float, seconds: float) -> Probe:
         probe, seen, seed = run_load(self.context, rate_per_s, seconds, number=number, repeat=len(self._runs))
-        self._runs.append(load_run_of(seen, probe.log, self.context.slo.tested, seed=seed))
+        self._runs.append(load_run_of(seen, probe, self.context.slo.tested, seed=seed))
         self._client_problems.append(probe.problems)
         emit_probed(self.context.on_event, number, seen, met=seen.reading.met)
         return probe

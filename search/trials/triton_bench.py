@@ -140,7 +140,12 @@ class TritonBench:
         if seen is not None and config is not None:
             self._memory_bytes[config] = max(seen, self._memory_bytes.get(config, 0))
         log.info("measured %s", self._last)
-        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
+        return Probe(
+            log=run.log,
+            overloaded=run.stopped == "overloaded",
+            problems=tuple(run.measurement.problems),
+            began_unix_s=time.time() - (time.monotonic_ns() - run.began_ns) / 1e9,
+        )
 
     def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
         """Send a closed loop of requests of one shape or of all shapes.

@@ -16,7 +16,7 @@ from waiting import wait_until
 
 from loadgen.spec.limits import LatencyLimit
 from optimizer.run_file import RUN_FILE
-from search.records.confirmations import CONFIRMATIONS_FILE
+from search.records.confirmations import CONFIRMATIONS_FILE, read_confirmations
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE, read_outcome, recommendation_if_any
 from search.records.slo import Slo
@@ -178,6 +178,9 @@ def test_finds_a_configuration_and_writes_every_file(
     records = [TrialRecord.model_validate(trial) for trial in trials_in(run_dir)]
     assert [record.number for record in records] == list(range(len(records)))
     assert records[0].config.max_batch_size == 4  # Triton's own default
+    begun = [run.began_unix_s for record in records for run in record.load_runs]
+    begun += [one.began_unix_s for one in read_confirmations(run_dir)]
+    assert begun == sorted(filter(None, begun))
     for name in ("study.db", "optimize.log", "server.log", "run.json", "report.html"):
         assert (run_dir / name).stat().st_size > 0
     text = (run_dir / RECOMMENDATION_FILE).read_text()

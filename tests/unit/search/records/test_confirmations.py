@@ -40,6 +40,7 @@ LINE: dict[str, Any] = {
     "burst": SEEN.burst,
     "change": None,
     "why": "812.5/s passes with 71 %",
+    "began_unix_s": None,
 }
 WHY = LINE["why"]
 
@@ -62,9 +63,9 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def test_a_line_says_what_the_attempt_showed(tmp_path: Path) -> None:
     keep_attempt(tmp_path, attempt(), trial=4, again=True, why=WHY)
     later = attempt(overloaded=True, problems=("sent late",))
-    keep_attempt(tmp_path, later, trial=5, again=False, change="it changed", why=None)
+    keep_attempt(tmp_path, later, trial=5, again=False, change="it changed", why=None, began_unix_s=1e9)
     late = {"trial": 5, "again": False, "met": False, "overloaded": True, "problems": ["sent late"]}
-    assert lines(tmp_path) == [LINE, {**LINE, **late, "change": "it changed", "why": None}]
+    assert lines(tmp_path) == [LINE, {**LINE, **late, "change": "it changed", "why": None, "began_unix_s": 1e9}]
     first, second = read_confirmations(tmp_path)
     assert json.loads(first.model_dump_json()) == LINE
     assert (second.trial, second.problems) == (5, ("sent late",))

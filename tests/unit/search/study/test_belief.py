@@ -9,6 +9,7 @@ import pytest
 from certifications import DEFAULT, EXECUTION_S, PER_S, SLO, belief, tried
 from unsteady_machine import Speed, UnsteadyBench
 
+from search.records.speeds import read_speeds
 from search.simulator.capacity import rate_at_limit, stand_in
 from search.simulator.replay import SLOW
 from search.study.belief import Belief
@@ -59,6 +60,20 @@ def test_a_slow_phase_lowers_the_covered_rate_and_not_the_usual_capacity(tmp_pat
     assert steady.highest_covered(one) > 0.9 * PER_S[16]
     assert unsteady.highest_covered(one) < 0.6 * PER_S[16]
     assert unsteady.covers(one, unsteady.highest_covered(one))
+
+
+def test_the_speed_in_each_second_of_the_runs_is_kept_for_the_report(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1)
+    known = after(tmp_path, SLOW_PHASE, (one, 600.0), (one, 600.0), (one, 600.0), profiled=(one,))
+    for number, began_s in enumerate((1e9, 1e9 + 20)):
+        known.bench.runs[number] = replace(known.bench.runs[number], began_unix_s=began_s)
+    known.speed.keep(tmp_path)
+    first, second = read_speeds(tmp_path)  # without the third, of which nobody knows when it was
+    assert [(one.began_unix_s, len(one.speeds)) for one in (first, second)] == [(1e9, 10), (1e9 + 20, 10)]
+    speeds = np.array(first.speeds + second.speeds)
+    assert np.median(speeds) == pytest.approx(1.0, abs=0.1)
+    slow = np.flatnonzero(speeds < 1 / (1 + SLOW))
+    assert np.ptp(slow) == len(slow) - 1 in (2, 3), "the phase of 3 s is in one place"
 
 
 def test_a_run_whose_requests_waited_outside_of_the_server_says_nothing_about_the_machine(tmp_path: Path) -> None:
