@@ -39,6 +39,9 @@ TONES = {
 }
 """Colours of the terminal for the styles of cells; the page has them in `page.css`."""
 
+SHOWN_CELLS = 24
+"""A table with more cells is folded."""
+
 LONG_WORD = 20
 """Words from 20 characters on may break on the page at these joints: after a slash, a point, a colon or an
 underscore, and between parts of a name that begin with a capital."""
@@ -87,8 +90,7 @@ class Section:
     """A part of a report: a plot, a table, commands or a `diff`; a part that has none of them is left out.
 
     `caption` explains the plot, and `note` the table or diff. Facts are pairs of a name and its value; commands
-    are pairs of a purpose and a command line. On the page, a `folded` part is its title and facts until it is
-    opened.
+    are pairs of a purpose and a command line.
     """
 
     title: str
@@ -99,7 +101,11 @@ class Section:
     table: Table | None = None
     commands: tuple[tuple[str, str], ...] = ()
     diff: str = ""
-    folded: bool = False
+
+    @property
+    def folded(self) -> bool:
+        """True if the page shows only title and facts until it is opened, unless it is the first: it is long."""
+        return self.table is not None and sum(map(len, self.table.rows)) > SHOWN_CELLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +223,7 @@ def _folded(part: Section) -> Iterator[str]:
 
 
 def page(report: Report) -> str:
-    """Return the report as one HTML file with its styles, data and plot library; the template escapes all text."""
+    """Return the report as one HTML file: answer, plots, then tables. The template escapes all text."""
     template = _environment().from_string(_file("page.html"))
     return template.render(report=report, file=_file)
 

@@ -70,7 +70,7 @@ def _sections(record: LoadTestRecord) -> Iterator[Section]:
             yield Section(title="Batches that the server formed", note=mean, table=tables.batches(server))
     if record.capacity is not None:
         yield Section(title="The search for the highest rate", table=tables.probes(record.capacity))
-    yield Section(title="Settings", table=tables.settings(record), folded=True)
+    yield Section(title="Settings", table=tables.settings(record))
 
 
 def _distribution(record: LoadTestRecord) -> Plot | None:

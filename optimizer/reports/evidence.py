@@ -15,6 +15,7 @@ from search.records.confirmations import ConfirmationRecord, read_confirmations
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
 from search.records.run_files import RECOMMENDATION_FILE, read_outcome, read_recommendation, read_trials
 from search.records.slo import Slo
+from search.records.speeds import SpeedsRecord, read_speeds
 from search.records.trial import MeasurementRecord, TrialRecord
 
 
@@ -35,6 +36,7 @@ class Evidence:
     config: OptimizeConfig | None
     importances: Mapping[str, float] = field(default_factory=dict)
     confirmations: tuple[ConfirmationRecord, ...] = ()
+    speeds: tuple[SpeedsRecord, ...] = ()
 
     @property
     def baseline(self) -> TrialRecord | None:
@@ -88,4 +90,5 @@ def read_evidence(directory: Path) -> Evidence:
         config=config,
         importances=knob_importances(trials),
         confirmations=read_confirmations(directory),
+        speeds=read_speeds(directory),
     )

@@ -4,21 +4,104 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import accumulate
 
-from loadgen.records.formats import format_rate
+from loadgen.records.formats import format_rate, format_seconds
 from loadgen.reports.kit import Data, Plot, nines
 from loadgen.spec.limits import quantile_name
 from optimizer.reports.evidence import Evidence, compared_at_one_rate
 from optimizer.reports.text import KNOBS
-from optimizer.reports.trial_tables import reason_of
+from optimizer.reports.trial_tables import confirmation_answer, load_run_answer
 from search.answer.analysis import unbeaten
 from search.labels import baseline_name
-from search.records.trial import STAGES, MeasurementRecord, TrialRecord
+from search.records.confirmations import ConfirmationRecord
+from search.records.trial import STAGES, LoadRunRecord, MeasurementRecord, TrialRecord
 
 WINNER = "recommended"
+MAX_SILENCE_S = 60.0
+"""A longer time without load, such as before --resume, takes as much room as 60 s."""
+
 MIN_REPLICAS = 8
 MAX_STEPS = 1000
 """A staircase of more steps looks like the line beside it, and a file may ask for any number of them."""
+
+
+def certainty(evidence: Evidence) -> Plot | None:
+    """Every load run at its rate, over time, with what it decided; and the machine's speed meanwhile.
+
+    If it is not known when they began, all runs follow each other without a pause, and `timed` is False.
+    """
+    runs = list(_load_runs(evidence))
+    if not runs:
+        return None
+    timed = all(run["began"] is not None for run in runs)
+    speeds = [{"began": one.began_unix_s, "s": len(one.speeds), "speeds": one.speeds} for one in evidence.speeds]
+    if not timed:
+        speeds, ends = [], accumulate(run["s"] for run in runs)
+        for run, end_s in zip(runs, ends, strict=True):
+            run["began"] = end_s - run["s"]
+    certificate = None if evidence.found is None else evidence.found.winner.certificate
+    certified = []
+    if certificate is not None:
+        rate_per_s = certificate.rate_per_s
+        certified.append({"rate": rate_per_s, "name": f"certified: {format_rate(rate_per_s)}/s"})
+    return "certainty", {
+        "silences": _placed([*runs, *speeds]),
+        "runs": runs,
+        "speeds": speeds,
+        "timed": timed,
+        "certified": certified,
+    }
+
+
+def _load_runs(evidence: Evidence) -> Iterator[Data]:
+    """Yield the load runs and confirmations whose duration is known; a field `began` may be None."""
+    winners = [] if evidence.found is None else [evidence.found.winner]  # one may have a run more than its trial
+    trials = {trial.number: trial for trial in (*evidence.trials, *winners)}
+    tried: list[tuple[TrialRecord, LoadRunRecord | ConfirmationRecord, str, str]] = [
+        (trial, run, _decided(run.answer, run.overloaded, run.trusted), load_run_answer(run))
+        for trial in trials.values()
+        for run in trial.load_runs
+    ]
+    tried += [
+        (trials[one.trial], one, _decided(one.answer, one.overloaded, not one.problems), confirmation_answer(one))
+        for one in evidence.confirmations
+        if one.trial in trials
+    ]
+    for trial, run, decided, words in tried:
+        if run.seconds:
+            yield {
+                **_named(evidence, trial),
+                "state": trial.state,
+                "began": run.began_unix_s,
+                "s": run.seconds,
+                "rate": run.rate_per_s,
+                "decided": decided,
+                "words": words,
+                "confirms": isinstance(run, ConfirmationRecord),
+            }
+
+
+def _decided(answer: str | None, overloaded: bool | None, trusted: bool) -> str:
+    if not trusted:
+        return "not trusted"
+    return "violated" if overloaded else answer or "inconclusive"
+
+
+def _placed(items: list[Data]) -> list[Data]:
+    """Set `from`, the seconds from the first item on, and return the silences that are not drawn to their end."""
+    items = sorted(items, key=lambda item: item["began"])
+    begin = end = items[0]["began"]
+    silences = []
+    for item in items:
+        silence_s = item["began"] - end
+        if silence_s > MAX_SILENCE_S:
+            begin += silence_s - MAX_SILENCE_S
+            middle = item["began"] - begin - MAX_SILENCE_S / 2
+            silences.append({"at": middle, "name": f"{format_seconds(round(silence_s))} without load"})
+        item["from"] = item["began"] - begin
+        end = max(end, item["began"] + item["s"])
+    return silences
 
 
 def rates(evidence: Evidence) -> Plot | None:
@@ -134,30 +217,6 @@ def stages(evidence: Evidence) -> Plot | None:
     ]
     seen = {bar["stage"] for bar in bars}
     return ("stages", {"bars": bars, "stages": [stage for stage in STAGES if stage in seen]}) if bars else None
-
-
-def search(evidence: Evidence) -> Plot | None:
-    """Each trial's rate over the seconds spent, and the best so far."""
-    points, steps = [], []
-    elapsed_s, best = 0.0, 0.0
-    for trial in evidence.trials:
-        elapsed_s += trial.loading_s + trial.load_s
-        if trial.state == "complete" and (trial.rate_at_limit_per_s or 0.0) > best:
-            best = trial.rate_at_limit_per_s or 0.0
-        steps.append({"s": elapsed_s, "rate": best})
-        if trial.rate_at_limit_per_s is not None:
-            points.append(
-                {
-                    **_named(evidence, trial),
-                    "s": elapsed_s,
-                    "rate": trial.rate_at_limit_per_s,
-                    "state": trial.state,
-                    "reason": reason_of(trial),
-                }
-            )
-    if not any(point["rate"] for point in points):
-        return None
-    return "search", {"points": points, "best": [step for step in steps if step["rate"]]}
 
 
 def importance(evidence: Evidence) -> Plot | None:

@@ -20,8 +20,6 @@ from optimizer.run.recommendation import DIFF_FILE
 from search.records.recommendation import RecommendationRecord
 
 REPORT_FILE = "report.html"
-MAX_SHOWN_TRIALS = 12
-"""The table of more than 12 trials is folded."""
 
 
 def html_page(evidence: Evidence) -> str:
@@ -93,12 +91,12 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         if found.config_diff:
             note = f"{DIFF_FILE} in the run's directory is the same for patch -p1. {found.model.batching}"
             yield Section(title="Changes to your config.pbtxt", note=note, diff=found.config_diff)
+    yield from _certainty(evidence)
     yield Section(
         title="Rate and latency of every trial",
         plot=plots.rates(evidence),
-        caption="Each mark is a load run: the highest rate of a trial that met the limit, else its last one. The "
-        "frontier joins the runs within the limit that no other beats, with a higher rate at a lower latency. "
-        "Certified rates are confirmed with fresh arrivals, so they are below the capacity.",
+        caption="The highest rate of each trial that met the limit, else that of its last load run. The frontier "
+        "joins the runs within the limit that no other beats, with a higher rate at a lower latency.",
     )
     yield Section(
         title="Confirmations of a rate",
@@ -110,16 +108,9 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
             {trial.number: evidence.knobs(trial) for trial in evidence.trials},
             latency=evidence.slo.first.name,
         ),
-        folded=found is not None,
     )
     if found is not None:
         yield from _measured(evidence, found)
-    yield Section(
-        title="How the search went",
-        plot=plots.search(evidence),
-        caption="The capacity of each trial, or the bound at which it was dropped, over the seconds of load and "
-        "loading. The line is the best so far.",
-    )
     if found is not None:
         yield Section(
             title="Where the time of the run went",
@@ -131,7 +122,6 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         title=f"{ended} trial{'' if ended == 1 else 's'}",
         facts=tuple(trial_tables.spent(evidence)),
         table=trial_tables.trials(evidence),
-        folded=ended > MAX_SHOWN_TRIALS,
     )
     yield Section(
         title="Importance of the knobs",
@@ -142,6 +132,20 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
     if found is not None:
         yield from _context(evidence, found)
     yield Section(title="Commands", commands=tuple(commands(evidence)))
+
+
+def _certainty(evidence: Evidence) -> Iterator[Section]:
+    plot = plots.certainty(evidence)
+    if plot is None:
+        return
+    more = "" if plot[1]["timed"] else " When they began was not recorded, so they follow each other."
+    more += " Below, the machine's speed in each second." if plot[1]["speeds"] else ""
+    yield Section(
+        title="What every load run decided" if evidence.found is None else "How certain the answer is",
+        plot=plot,
+        caption="Each bar is a load run, as long as it took; its mark is what the run decided by itself. Thick "
+        f"bars are confirmations with fresh arrivals, on which a certificate is based.{more}",
+    )
 
 
 def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Section]:
@@ -161,7 +165,7 @@ def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Secti
     yield Section(
         title="Where the time goes",
         plot=plots.stages(evidence),
-        caption="Mean ms of a request in each stage, at the rate in the plot above.",
+        caption="Mean ms of a request in each stage, at the rate in the plot of the latency.",
         note="" if used is None else used.summary,
         table=tables.stages(found),
     )
@@ -171,7 +175,7 @@ def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Secti
             f"The slowest of {profile.layer_count} layers, by the profile of {profile.profiler}: standalone, "
             f"batches of {profile.batch_size}, random inputs."
         )
-        yield Section(title="Slowest layers", note=note, table=tables.layers(found), folded=True)
+        yield Section(title="Slowest layers", note=note, table=tables.layers(found))
 
 
 def _context(evidence: Evidence, found: RecommendationRecord) -> Iterator[Section]:
@@ -193,7 +197,6 @@ def _context(evidence: Evidence, found: RecommendationRecord) -> Iterator[Sectio
         title="Machine and versions",
         note="The recommendation holds for these.",
         table=tables.machine(found),
-        folded=True,
     )
 
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 RECORDED = DATA / "recorded_runs" / "early"
 CONFIRMED = DATA / "recorded_runs" / "confirmed"
+ENSEMBLE = DATA / "recorded_runs" / "ensemble"
 CONFIGURATION = DATA / "recorded_runs" / "run.json"
 PICTURE = ROOT / "docs" / "images" / "report.png"
 SHOTS = ROOT / "build" / "screenshots"
@@ -72,10 +73,8 @@ def test_every_plot_is_drawn(report: Page) -> None:
         "Object.fromEntries([...document.querySelectorAll('[data-plot]')].map(place => [place.dataset.plot,"
         " place.querySelectorAll('svg [aria-label] :is(path, rect, circle)').length]))"
     )
-    assert set(marks) == {"rates", "quantiles", "stages", "search", "importance", "replicas"}
+    assert set(marks) == {"rates", "quantiles", "stages", "importance", "replicas"}
     assert all(count >= 4 for count in marks.values()), marks
-    points = "document.querySelectorAll('[data-plot=search] [aria-label=dot] :is(path, circle)').length"
-    assert report.value(points) == 18  # a mark for each trial
     labels = "[...document.querySelectorAll('[data-plot=rates] [aria-label=\"y-axis tick label\"] text')]"
     assert report.value(f"{labels}.map(text => text.textContent)") == ["20", "50", "100", "200", "500", "1,000"]
 
@@ -84,6 +83,7 @@ def test_every_plot_is_drawn(report: Page) -> None:
     ("name", "run"),
     [
         ("report", RECORDED),
+        ("report-ensemble", ENSEMBLE),
         pytest.param("report-confirmed", CONFIRMED, marks=pytest.mark.long),
         pytest.param("report-failures", DATA / "recorded_runs" / "failures", marks=pytest.mark.long),
         ("report-nothing", None),
@@ -145,10 +145,23 @@ def test_pointing_at_a_trial_names_it(report: Page) -> None:
     assert "trial" in report.value(said)
 
 
-def test_the_picture_in_the_documentation(report: Page) -> None:
+def test_load_runs_and_the_speed_of_the_machine_have_one_time_axis(report: Page, tmp_path: Path) -> None:
+    report.open(write_report(ENSEMBLE, output=tmp_path / "ensemble.html"))
+    report.look_like(width=1280)
+    runs, speed = report.value(
+        "[...document.querySelectorAll('[data-plot=certainty] [aria-label=\"x-axis tick label\"]')].map(axis =>"
+        " [...axis.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect().x]))"
+    )
+    assert runs == speed
+    assert [text for text, _ in runs] == [str(10 * tick) for tick in range(13)]
+    drawn = ":is([aria-label=rule] line, [aria-label=rect] rect)"  # 12 load runs, 75 seconds, and two lines
+    assert report.value(f"document.querySelectorAll('[data-plot=certainty] {drawn}').length") == 12 + 75 + 2
+
+
+def test_the_picture_in_the_documentation(report: Page, tmp_path: Path) -> None:
     if os.environ.get("UPDATE_GOLDENS"):
-        report.look_like(width=900)
-        report.value("window.scrollTo(0, 0)")
-        report.screenshot(PICTURE, height=1340)
+        report.open(write_report(ENSEMBLE, output=tmp_path / "ensemble.html"))
+        report.look_like(width=1100)
+        report.screenshot(PICTURE, height=1490)
         pytest.fail("the picture was taken anew; look at it and commit it")
     assert 20_000 < PICTURE.stat().st_size < 300_000

@@ -3,9 +3,8 @@
 // Colours are CSS variables, so that plots follow the page into the dark and onto paper without being drawn again.
 const data = JSON.parse(document.getElementById("plots").textContent);
 const STATES = ["complete", "pruned", "infeasible", "failed"];
-const ROLES = ["recommended", "Triton default", "this run"];
-const ROLE_COLORS = ["var(--winner)", "var(--baseline)", "var(--winner)"];
-const STATE_SYMBOLS = ["circle", "circle", "times", "triangle"];
+const ROLES = ["recommended", "this run", "Triton default", "as configured"];
+const ROLE_COLORS = ["var(--winner)", "var(--winner)", "var(--baseline)", "var(--baseline)"];
 const STATE_MEANINGS = ["complete", "pruned: dropped early", "infeasible: over the limit at any rate", "failed"];
 const ANSWERS = ["met", "inconclusive", "violated"];
 const ANSWER_COLORS = ["var(--complete)", "var(--infeasible)", "var(--failed)"];
@@ -34,8 +33,9 @@ function domain(values) {
 }
 
 // Options that all plots share: room for labels, fewer ticks on narrow screens.
+let squeezed = 1; // on paper, high plots are lower, so that the answer and the first plots fit one page
 function base(width, height, more) {
-  return { width, height, marginLeft: 54, marginRight: 22, marginTop: 30, marginBottom: 44, ...more };
+  return { width, height: Math.max(squeezed * height, Math.min(height, 170)), marginLeft: 54, marginRight: 22, marginTop: 30, marginBottom: 44, ...more };
 }
 
 // The ticks' labels are given as text: a format would go through D3's, which drops some of them on log scales.
@@ -62,6 +62,7 @@ const symbols = {
   fallen: (color) => `<path d="M2 3H12L7 12Z" fill="${color}"/>`,
   hollow: (color) => `<path d="M7 1.5L12 7L7 12.5L2 7Z" fill="none" stroke="${color}" stroke-width="1.5"/>`,
   diamond: (color) => `<path d="M7 1L12.5 7L7 13L1.5 7Z" fill="${color}"/>`,
+  bar: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="6"/>`,
   line: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="2"/>`,
   thin: (color) => `<path d="M0 9L14 5" stroke="${color}" stroke-opacity="0.6"/><circle cx="7" cy="7" r="1.6" fill="${color}"/>`,
   dotted: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="1.5" stroke-dasharray="2 3"/>`,
@@ -81,24 +82,65 @@ function key(entries) {
   return list;
 }
 
-function stateMarks(points, x, y, title) {
-  return STATES.map((state, index) => {
-    const own = points.filter((point) => point.state === state);
-    const color = `var(--${state})`;
-    return Plot.dot(own, {
-      x, y, r: 4.5, symbol: STATE_SYMBOLS[index], stroke: color, strokeWidth: 1.6,
-      fill: state === "complete" ? color : "none", title, tip: { fill: "var(--panel)" },
-    });
-  });
-}
-
-function stateKey(points) {
-  const kinds = ["dot", "ring", "cross", "triangle"];
-  return STATES.map((state, index) => [kinds[index], `var(--${state})`, STATE_MEANINGS[index], state])
-    .filter((entry) => points.some((point) => point.state === entry[3]));
-}
+// What a run decided is told by the mark and the dashes, so that paper without colours tells it too.
+const DECISIONS = [
+  ["met", "var(--complete)", "dot", null, "circle"],
+  ["violated", "var(--failed)", "cross", null, "times"],
+  ["inconclusive", "var(--infeasible)", "ring", "5 2", "circle"],
+  ["not trusted", "var(--pruned)", "triangle", "1 3", "triangle"],
+];
+const SLOW = 1 / 1.2; // of the usual speed: a slow phase, as in search/simulator/replay.py
 
 const draw = {
+  certainty({ runs, speeds, silences, certified, timed }, width) {
+    const ends = (d) => d.from + d.s;
+    const rates = [...runs, ...certified].map((d) => d.rate);
+    const log = d3.max(rates) > 4 * d3.min(rates);
+    const y = log ? logDomain(rates) : domain(rates);
+    const label = timed ? "seconds from the first load run on →" : "seconds of load, run after run →";
+    const x = { label, domain: [0, d3.max([...runs, ...speeds], ends)], ticks: width / 110 };
+    const bars = speeds.flatMap((d) => d.speeds.map((speed, index) => ({ x1: d.from + index, x2: d.from + index + 1, speed })));
+    const size = width < 500 ? 0.75 : 1;
+    const tip = { fill: "var(--panel)" };
+    const title = (d) => `${d.confirms ? "confirmation" : "load run"} of trial ${d.trial} (${d.state}): ${d.knobs}\n${short(d.rate)}/s for ${short(d.s)} s: ${d.words}`;
+    const marks = DECISIONS.flatMap(([decided, color, , dashes, symbol]) => [false, true].flatMap((confirms) => {
+      const own = runs.filter((d) => d.decided === decided && d.confirms === confirms);
+      const at = { x: ends, y: "rate", symbol, r: size * (confirms ? 6.5 : 4) };
+      return [
+        Plot.ruleY(own, { x1: "from", x2: ends, y: "rate", stroke: color, strokeWidth: confirms ? 6 : 2, strokeDasharray: dashes }),
+        Plot.dot(own, { ...at, stroke: "var(--paper)", strokeWidth: 6 * size }),
+        Plot.dot(own, { ...at, stroke: color, strokeWidth: confirms ? 2.4 : 1.6, fill: decided === "met" ? color : "var(--paper)", title, tip }),
+      ];
+    }));
+    const tried = Plot.plot(base(width, Math.max(280, Math.min(400, width * 0.45)), {
+      ariaLabel: "Rate and duration of every load run", x: { ...x, label: bars.length ? null : label }, y: { type: log ? "log" : "linear", domain: y, axis: null },
+      marks: [
+        ...(log ? logAxis(y, "↑ requests/s") : [Plot.gridY({ ticks: 5, ...GRID }), Plot.axisY({ ticks: 5, tickFormat: short, label: "↑ requests/s" })]),
+        Plot.ruleY(certified, { y: "rate", stroke: "var(--winner)", strokeWidth: 1.5 }),
+        Plot.ruleX(silences, { x: "at", stroke: "var(--soft)", strokeDasharray: "2 3" }),
+        Plot.text(silences, { x: "at", text: "name", frameAnchor: "bottom", dy: -6, fill: "var(--soft)", stroke: "var(--paper)", strokeWidth: 4 }),
+        ...marks,
+        Plot.text(certified, {
+          y: "rate", text: "name", frameAnchor: "left", dx: 6, dy: -8, fill: "var(--winner)", stroke: "var(--paper)", strokeWidth: 4,
+        }),
+      ],
+    }));
+    const strip = Plot.plot(base(width, 140, {
+      ariaLabel: "Speed of the machine", x, y: { label: "↑ machine's speed, 1 is usual", domain: [0, d3.max([1.1, ...bars.map((d) => d.speed)])], ticks: 3 },
+      marks: [
+        Plot.rectY(bars, { x1: "x1", x2: "x2", y: "speed", fill: (d) => (d.speed < SLOW ? "var(--infeasible)" : "var(--frontier)") }),
+        Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "2 3" }),
+      ],
+    }));
+    const entries = DECISIONS.filter(([decided]) => runs.some((d) => d.decided === decided))
+      .map(([decided, color, kind]) => [kind, color, decided]);
+    if (runs.some((d) => d.confirms)) entries.push(["bar", "var(--soft)", "confirmation"]);
+    if (certified.length) entries.push(["line", "var(--winner)", "certified rate"]);
+    if (bars.length) entries.push(["square", "var(--frontier)", "machine's speed"]);
+    if (bars.some((d) => d.speed < SLOW)) entries.push(["square", "var(--infeasible)", "slow"]);
+    return [key(entries), tried, ...(bars.length ? [strip] : [])];
+  },
+
   rates({ points, runs, certified, confirmations, frontier, limits, quantile }, width) {
     const all = [...points, ...runs, ...certified, ...confirmations];
     const y = logDomain([...all.map((d) => d.ms), ...certified.flatMap((d) => [d.low, d.high]), ...limits.map((d) => d.ms)]);
@@ -220,24 +262,6 @@ const draw = {
     return [key(stages.map((stage, index) => ["square", colors[index], stage])), plot];
   },
 
-  search({ points, best }, width) {
-    const none = points.filter((d) => !d.rate), rated = points.filter((d) => d.rate);
-    const y = domain(rated.map((d) => d.rate));
-    const title = (d) => `trial ${d.trial}: ${d.knobs}\n${d.rate ? `${short(d.rate)}/s, ` : ""}${d.reason}`;
-    const plot = Plot.plot(base(width, 320, {
-      ariaLabel: "Rates of the trials over time",
-      x: { label: "seconds of load and loading →", domain: domain(points.map((d) => d.s)), ticks: width / 110 },
-      y: { label: "↑ requests/s at the limit", domain: y, tickFormat: short, ticks: 6 },
-      marks: [
-        Plot.gridY({ ticks: 6, ...GRID }),
-        Plot.line(best, { x: "s", y: "rate", stroke: "var(--winner)", strokeWidth: 2, curve: "step-after" }),
-        ...stateMarks(rated, "s", "rate", title),
-        ...stateMarks(none.map((d) => ({ ...d, bottom: y[0] })), "s", "bottom", title), // they have no rate: on the frame
-      ],
-    }));
-    return [key([...stateKey(points), ...(best.length ? [["line", "var(--winner)", "best so far"]] : [])]), plot];
-  },
-
   importance({ bars }, width) {
     const percent = (d) => `${(100 * d.share).toFixed(0)} %`;
     return [Plot.plot(base(width, 34 * bars.length + 16, {
@@ -277,13 +301,15 @@ const draw = {
   },
 };
 
-const PAPER_WIDTH = 680; // of plots in print: A4 and Letter within usual margins
+const PAPER_WIDTH = 690, HALF_PAPER_WIDTH = 340; // of plots in print: A4 and Letter within usual margins
 const paper = matchMedia("print");
 
 function drawAll(printed = paper.matches) {
+  squeezed = printed ? 0.72 : 1;
   for (const place of document.querySelectorAll("[data-plot]")) {
     const name = place.dataset.plot;
-    const width = printed ? PAPER_WIDTH : Math.max(280, Math.round(place.clientWidth));
+    const onPaper = place.closest("figure").className ? PAPER_WIDTH : HALF_PAPER_WIDTH;
+    const width = printed ? onPaper : Math.max(280, Math.round(place.clientWidth));
     if (place.dataset.width === String(width)) continue;
     place.dataset.width = width;
     place.replaceChildren(...draw[name](data[name], width));

@@ -1,7 +1,9 @@
 """Tests of the figures in the report of a run: compared at one rate, priced at usual rates, confirmed or not."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from parsed_page import Page
@@ -131,7 +133,6 @@ def nothing(tmp_path: Path) -> Evidence:
 
 def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> None:
     part = next(part for part in report_of(nothing).sections if part.title == "Confirmations of a rate")
-    assert not part.folded
     assert [[row[3], row[6]] for row in texts(part.table)] == [
         ["159 of 15,201", "inconclusive"],
         ["9,000 of 15,201", "violated: overloaded"],
@@ -140,6 +141,45 @@ def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> 
     ]
     drawn = json.loads(Page(html_page(nothing)).scripts[0])["rates"]
     assert [one["answer"] for one in drawn["confirmations"]] == ["inconclusive", "violated", "inconclusive"]
+
+
+def certainty(folder: Path, runs: Sequence[LoadRunRecord], tried: ConfirmationRecord) -> kit.Data:
+    """Return the plot of a run whose machine was seen for two seconds, from 1000 on."""
+    run_dir(folder, recommendation(), trial(1, load_runs=tuple(runs)))
+    (folder / "confirmations.jsonl").write_text(tried.model_dump_json() + "\n")
+    (folder / "machine_speed.jsonl").write_text('{"began_unix_s": 1000, "speeds": [1.0, 0.5]}\n')
+    drawn = plots.certainty(read_evidence(folder))
+    assert drawn is not None
+    return drawn[1]
+
+
+LOAD_RUN = LoadRunRecord(rate_per_s=700.0, latency_ms=35.0, met=True, trusted=True, seconds=3.0)
+
+
+def test_every_load_run_is_drawn_with_what_it_decided_when_it_was_sent(tmp_path: Path) -> None:
+    each: tuple[dict[str, Any], ...] = (
+        {"answer": "met"},
+        {"answer": "violated", "met": False},
+        {"answer": "inconclusive"},
+        {"answer": "inconclusive", "overloaded": True},
+        {"answer": "met", "trusted": False},
+        {"seconds": None},
+    )
+    runs = [LOAD_RUN.changed(**one, began_unix_s=1000.0 + 10 * number) for number, one in enumerate(each)]
+    hours_later = confirmation(trial=1, began_unix_s=9000.0, answer="met", seconds=20.0)
+    drawn, silence_s = certainty(tmp_path / "run", runs, hours_later), plots.MAX_SILENCE_S
+    decided = [run["decided"] for run in drawn["runs"] if not run["confirms"]]
+    assert decided == ["met", "violated", "inconclusive", "violated", "not trusted"]
+    assert [run["from"] for run in drawn["runs"]] == [0.0, 10.0, 20.0, 30.0, 40.0, 43.0 + silence_s]
+    assert [one["at"] for one in drawn["silences"]] == [43.0 + silence_s / 2]
+    assert [(one["from"], one["speeds"]) for one in drawn["speeds"]] == [(0.0, (1.0, 0.5))]
+    assert drawn["certified"][0]["rate"] == 1000.0
+
+
+def test_load_runs_of_earlier_versions_are_drawn_one_after_the_other(tmp_path: Path) -> None:
+    drawn = certainty(tmp_path / "run", [LOAD_RUN, LOAD_RUN.changed(began_unix_s=1000.0)], confirmation(trial=1))
+    assert [run["from"] for run in drawn["runs"]] == [0.0, 3.0, 6.0]
+    assert (drawn["timed"], drawn["speeds"]) == (False, [])
 
 
 def test_a_change_is_said_in_the_same_words_everywhere() -> None:

@@ -84,15 +84,23 @@ def test_the_page_is_whole_and_loads_nothing(whole: Path) -> None:
     assert not {"iframe", "img", "object"} & set(page.tags)
 
 
-def test_the_answer_and_the_saving_come_before_everything_else(whole: Path) -> None:
+def test_the_answer_comes_first_then_the_plots_then_the_tables(whole: Path) -> None:
     report = report_of(read_evidence(whole))
     text = Page(html_page(read_evidence(whole))).text.replace("\N{NO-BREAK SPACE}", " ")
     body = text[text.index(report.subject) :]  # after the title
     assert len(report.lead) == 2
-    first, *others = (body.index(part.title) for part in report.sections if part.title in body)
-    places = [body.index(words) for words in (report.headline, *report.lead)]
-    assert [*places, first, *others] == sorted([*places, first, *others])
-    assert "optimize --model m.onnx --p99 50ms" in body[max(others) :]
+    drawn = [part.title for part in report.sections if part.plot]
+    tables = [part.title for part in report.sections if part.table and not part.plot]
+    places = [body.index(words) for words in (report.headline, *report.lead, *drawn, *tables, "Commands")]
+    assert places == sorted(places)
+    assert "optimize --model m.onnx --p99 50ms" in body[places[-1] :]
+
+
+def test_only_long_tables_after_the_first_are_folded() -> None:
+    tables = [kit.Table(headings=("a",), rows=rows * ((kit.Cell(text="1"),),)) for rows in (100, 3, 101)]
+    sections = [kit.Section(title=f"part {number}", table=table) for number, table in enumerate(tables)]
+    report = kit.Report(title="", subject="", headline="", lead=("",), caveats=(), sections=sections, footer="")
+    assert re.findall(r'class="part"><summary><h2>(.*?)</h2>', kit.page(report)) == ["part 2"]
 
 
 def test_what_comes_from_the_run_cannot_become_markup(whole: Path) -> None:
@@ -106,7 +114,7 @@ def test_what_comes_from_the_run_cannot_become_markup(whole: Path) -> None:
     assert page.tags.count("script") == harmless.tags.count("script")
     assert "img" not in page.tags
     assert page.text.count(HOSTILE) >= 5
-    assert json.loads(page.scripts[0])["search"]["points"]
+    assert json.loads(page.scripts[0])["rates"]["points"]
 
 
 def test_markdown_keeps_hostile_text_in_its_cell(whole: Path) -> None:
@@ -120,7 +128,7 @@ def test_markdown_keeps_hostile_text_in_its_cell(whole: Path) -> None:
 
 def test_plots_hold_what_the_records_hold(whole: Path) -> None:
     drawn = report_of(read_evidence(whole)).plots
-    assert set(drawn) == {"rates", "quantiles", "stages", "search", "importance", "replicas"}
+    assert set(drawn) == {"rates", "quantiles", "stages", "importance", "replicas"}
     assert len(drawn["rates"]["points"]) == 9  # all but the one that failed
     assert [point["role"] for point in drawn["rates"]["certified"]] == ["recommended", "Triton default"]
     assert [run["rate"] for run in drawn["rates"]["runs"]] == [100.0, 300.0]  # without untrustworthy runs
@@ -128,7 +136,6 @@ def test_plots_hold_what_the_records_hold(whole: Path) -> None:
     slowest = max(point["nines"] for point in drawn["quantiles"]["points"])
     assert math.isclose(slowest, 3.0)  # one in a thousand requests
     assert sum(bar["ms"] for bar in drawn["stages"]["bars"]) == pytest.approx(2 * 11.8)
-    assert drawn["search"]["best"][-1] == {"s": 20.0, "rate": 1050.0}
     assert sum(bar["share"] for bar in drawn["importance"]["bars"]) == pytest.approx(1.0)
     steps = drawn["replicas"]["steps"]
     assert [step["usd"] for step in steps if step["role"] == "recommended"] == [0.5 * n for n in range(1, 9)]

@@ -15,11 +15,13 @@ from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig
 from optimizer.run_file import save_config
 from search.records.confirmations import ConfirmationRecord
+from search.records.speeds import SpeedsRecord, keep_speeds
 
 FILES = {  # file -> the commands that need it
     "recommendation.json": ("bundle", "report", "compare", "fleet", "explain"),
     "trials.jsonl": ("report", "explain"),
     "confirmations.jsonl": ("report", "explain"),
+    "machine_speed.jsonl": ("report",),
     "run.json": ("report", "--resume"),
     "model_repository/cnn/config.pbtxt": ("bundle",),
 }
@@ -48,6 +50,7 @@ def run(tmp_path: Path) -> Path:
         requests=10, violations=0, latency_ms=1.0, problems=(),
     )  # fmt: skip
     (folder / "confirmations.jsonl").write_text(confirmation.model_dump_json() + "\n")
+    keep_speeds(folder, SpeedsRecord(began_unix_s=1e9, speeds=(1.0,)))
     save_config(OptimizeConfig(limits=(LatencyLimit(limit_ms=50.0),), model=Path("m.onnx"), output=folder), folder)
     return folder
 
