@@ -2,14 +2,12 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
 import typer
 
 from loadgen.cli import app
-from loadgen.exit_codes import TABLE
 from loadgen.records.record import LoadTestRecord
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,8 +45,3 @@ def test_every_option_is_in_the_documentation() -> None:
 
 def test_the_schema_of_the_record_is_in_the_documentation() -> None:
     compare_or_rewrite(SCHEMA, json.dumps(LoadTestRecord.model_json_schema(mode="serialization"), indent=2) + "\n")
-
-
-def test_every_exit_code_is_in_the_documentation() -> None:
-    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)}
-    assert documented == {row.code for row in TABLE}

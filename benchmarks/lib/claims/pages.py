@@ -1,7 +1,8 @@
 """Put claims between the markers of Markdown pages.
 
 `<!-- claim:NAME --> ... <!-- /claim -->` is the sentence of a claim, `<!-- claim:NAME.VALUE -->` one of its
-figures, `<!-- table:NAME --> ... <!-- /table -->` its table, `<!-- table:claims -->` the table of all claims, and
+figures, `NAME.n` and `NAME.misses` its cells in the table of all claims.
+`<!-- table:NAME --> ... <!-- /table -->` is its table, `<!-- table:claims -->` the table of all claims, and
 `<!-- table:machines -->` that of their machines.
 """
 
@@ -44,9 +45,10 @@ def _written(match: re.Match[str], claims: Mapping[str, Claim]) -> str:
 def _sentence(name: str, claims: Mapping[str, Claim]) -> str:
     name, _, value = name.partition(".")
     claim = _known(name, claims)
-    if value and value not in claim.values:
-        raise ClaimFailed(f"claim {name} has no value {value}\nIt has {', '.join(claim.values)}.")
-    return claim.values[value] if value else claim.sentence
+    values = {**claim.values, "n": claim.n, "misses": claim.line[-1]}
+    if value and value not in values:
+        raise ClaimFailed(f"claim {name} has no value {value}\nIt has {', '.join(values)}.")
+    return values[value] if value else claim.sentence
 
 
 def _table(name: str, claims: Mapping[str, Claim]) -> str:
