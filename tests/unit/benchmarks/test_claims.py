@@ -86,9 +86,9 @@ def test_a_claim_has_its_misses_and_its_table(folder: Path) -> None:
 
 def test_markers_are_filled_and_filled_again(folder: Path) -> None:
     claims = claims_of(folder)
-    page = "So <!-- claim:audits.met --><!-- /claim -->.\n\n<!-- claim:audits -->\nold\n<!-- /claim -->\n"
+    page = "So <!-- claim:audits.misses --><!-- /claim -->.\n\n<!-- claim:audits -->\nold\n<!-- /claim -->\n"
     filled = with_claims(page + "<!-- table:audits --><!-- /table -->\n", claims)
-    assert "So <!-- claim:audits.met -->2<!-- /claim -->." in filled
+    assert "So <!-- claim:audits.misses -->1: all 1 late<!-- /claim -->." in filled
     assert "<!-- claim:audits -->\n2 of 3 met it.\n<!-- /claim -->" in filled
     assert "| cnn | 110/s |" in filled
     assert with_claims(filled, claims) == filled
