@@ -80,15 +80,19 @@ class TritonUser(OpenLoopUser):
             origin_ns = time.monotonic_ns() + _START_IN_NS
             run_shard(shard, table, prepared, poller, origin_ns, stop)
         finally:
-            events.finish(time.monotonic_ns() - origin_ns)
-            prepared.close()
-            poller.close()
+            try:
+                events.finish(time.monotonic_ns() - origin_ns)
+            finally:
+                prepared.close()
+                poller.close()
         if events.order is not None:
             raise events.order
 
     def _plan(self) -> LoadPlan:
         """Return the plan. Options of the command line, or of the start form, override the attributes."""
-        given = vars(self.environment.parsed_options or Namespace())
+        options = vars(self.environment.parsed_options or Namespace())
+        # A default came from the class, whose attributes may have changed since.
+        given = {name: value for name, value in options.items() if value != _DEFAULTS.get(name)}
         self.model_name = given.get("model") or self.model_name
         longest_s = given.get("longest_s") or given.get("run_time")
         duration_s = self.duration_s or longest_s or 600.0
@@ -136,10 +140,15 @@ def _users(kind: type[TritonUser]) -> list[type[TritonUser]]:
     return below if kind.abstract else [kind, *below]
 
 
+_DEFAULTS: dict[str, Any] = {}
+"""What the start form shows as the model and the rate of the locustfile."""
+
+
 def _add_options(parser: ArgumentParser, **_: Any) -> None:
     """Add options, which Locust also shows in its start form. What is empty or 0 is as in the locustfile."""
     users = _users(TritonUser)
     model, rate = (users[0].model_name, users[0].rate_per_s) if len(users) == 1 else ("", 0)
+    _DEFAULTS.update(model=model, rate=float(rate))
     parser.add_argument("--model", default=model, help="its name on the server")
     parser.add_argument("--rate", type=float, default=float(rate), help="requests per second of all processes")
     parser.add_argument("--duration", default="", help="such as 30s or 5m; empty: as in the locustfile")

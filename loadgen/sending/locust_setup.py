@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import gevent
-from locust import LoadTestShape, stats
+from locust import LoadTestShape
 from locust.env import Environment
 from locust.runners import STATE_INIT, STATE_RUNNING, Runner, WorkerRunner
 
 from loadgen.sending.locust_user import OpenLoopUser
+
+log = logging.getLogger("tritune.locust")
 
 _STYLE = """<style>
 .MuiFormControl-root:has(input:disabled), button.MuiButton-colorSecondary:disabled {display: none}
@@ -18,6 +23,9 @@ _STYLE = """<style>
 </style></head>"""
 """Locust greys out what a load shape decides, the numbers of users and Edit, and folds custom options. It has no
 setting that leaves those out and shows these."""
+
+
+_CSV_WAIT_S = 30.0
 
 
 class OneUserPerProcess(LoadTestShape):
@@ -49,6 +57,10 @@ def set_up(environment: Environment, runner: Runner, web_ui: Any, **_: Any) -> N
         return
     environment.events.quitting.add_listener(_complete)  # type: ignore[no-untyped-call]
     only_open_loops = all(issubclass(user, OpenLoopUser) for user in environment.user_classes)
+    names = [user.__name__ for user in environment.user_classes]
+    if only_open_loops and len(names) > 1:
+        log.warning("A process sends one open loop, and this locustfile has %d: %s.", len(names), ", ".join(names))
+        log.warning("Name one of them, as in locust -f FILE %s.", names[0])
     if environment.shape_class is None and only_open_loops:
         environment.shape_class = OneUserPerProcess()  # type: ignore[no-untyped-call]
         environment.shape_class.runner = runner
@@ -67,5 +79,9 @@ def _complete(environment: Environment, **_: Any) -> None:
     runner: Any = environment.runner
     runner.stop()
     runner.quit()
-    if getattr(environment.parsed_options, "csv_prefix", None):
-        gevent.sleep(stats.CSV_STATS_INTERVAL_SEC + 0.1)
+    prefix = getattr(environment.parsed_options, "csv_prefix", None)
+    if prefix:
+        file = Path(f"{prefix}_stats.csv")
+        before_ns, until_s = file.stat().st_mtime_ns, time.monotonic() + _CSV_WAIT_S
+        while file.stat().st_mtime_ns == before_ns and time.monotonic() < until_s:
+            gevent.sleep(0.05)

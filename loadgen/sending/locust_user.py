@@ -129,9 +129,9 @@ class RequestEvents:
         sent.done_ns[unfinished], sent.outcome[unfinished] = now_ns, UNFINISHED
         while self._waiting or self._taken < len(sent):
             self._queue(sent, now_ns)
-            while self.fire():
-                pass
             with suppress(GreenletExit):  # it ends anyway
+                while self.fire():
+                    pass
                 OpenLoopUser.give_way()
 
     def _queue(self, ended: RequestLog, now_ns: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,7 +95,8 @@ class Server:
             try:
                 self._request_load(model.engine.model_name, timeout_s or self._options.load_timeout_s)
             except ModelLoadFailed:
-                self._drop(config)
+                with suppress(ServerError):  # that it did not load is the news
+                    self._drop(config)
                 raise
         self._loaded = config
 
@@ -111,14 +112,16 @@ class Server:
 
         An ensemble takes none, and stays until its members have answered, or failed, all that waits for them.
         """
-        if self.alive():
-            ensembles = {one.engine.model_name for one in config.models if one.engine.is_ensemble}
-            with self._stopped_on_error():
-                for name in _names(config):
-                    control.unload_model(self.endpoint, name)
-                self._host.free([name for name in _names(config) if name not in ensembles])
-        for name in _names(config):
-            remove_model(self.repository, name)
+        try:
+            if self.alive():
+                ensembles = {one.engine.model_name for one in config.models if one.engine.is_ensemble}
+                with self._stopped_on_error():
+                    for name in _names(config):
+                        control.unload_model(self.endpoint, name)
+                    self._host.free([name for name in _names(config) if name not in ensembles])
+        finally:
+            for name in _names(config):
+                remove_model(self.repository, name)
 
     @property
     def is_our_process(self) -> bool:

@@ -44,13 +44,15 @@ def _without_dictionaries(proto: ModelProto) -> Iterator[str]:
     from onnx import TensorProto, helper
 
     graph, outputs = proto.graph, {value.name: value for value in proto.graph.output}
+    constants = {tensor.name for tensor in graph.initializer}
+    first = next((value for value in graph.input if value.name not in constants), None)
     for node in graph.node:
         if (node.domain, node.op_type) != ("ai.onnx.ml", "ZipMap") or node.output[0] not in outputs:
             continue
         labels = [label for attribute in node.attribute for label in (*attribute.ints, *attribute.strings)]
         value = outputs[node.output[0]]
         value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, [None, len(labels)]))
-        rows = graph.input[0].type.tensor_type.shape.dim[:1]
+        rows = first.type.tensor_type.shape.dim[:1] if first is not None else ()
         if rows:
             value.type.tensor_type.shape.dim[0].CopyFrom(rows[0])
         node.CopyFrom(helper.make_node("Identity", node.input, node.output, name=node.name))
@@ -71,8 +73,11 @@ def _without_scalars(proto: ModelProto) -> Iterator[str]:
             graph.node.insert(0, _reshape(graph, value.name, inner, []))
             yield _widened(value)
     made = {name for node in graph.node for name in node.output}
+    inputs = {value.name for value in graph.input} - constants
     for value in filter(_is_scalar, graph.output):
-        if value.name in made:
+        if value.name in inputs:
+            _widened(value)
+        elif value.name in made:
             inner = _renamed(graph, value.name, produced=True)
             graph.node.append(_reshape(graph, inner, value.name, [1]))
             yield _widened(value)
@@ -98,20 +103,29 @@ def _widened(value: ValueInfoProto) -> str:
 def _reshape(graph: GraphProto, source: str, result: str, sizes: list[int]) -> NodeProto:
     from onnx import TensorProto, helper
 
-    shape = f"{source}_to_{result}"
+    shape = _unused(graph, f"{source}_to_{result}")
     graph.initializer.append(helper.make_tensor(shape, TensorProto.INT64, [len(sizes)], sizes))
     return helper.make_node("Reshape", [source, shape], [result])
 
 
 def _renamed(graph: GraphProto, name: str, *, produced: bool) -> str:
     """Return another name, which all nodes read instead of `name`, and which its node writes if it is produced."""
-    new = f"{name}_scalar"
+    new = _unused(graph, f"{name}_scalar")
     for node in _nodes(graph):
         for names in (node.input, *([node.output] if produced else [])):
             for at, one in enumerate(names):
                 if one == name:
                     names[at] = new
     return new
+
+
+def _unused(graph: GraphProto, name: str) -> str:
+    """Return the name, or one like it that no node, input or constant has."""
+    taken = {one for node in _nodes(graph) for one in (*node.input, *node.output)}
+    taken |= {value.name for value in (*graph.input, *graph.initializer)}
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

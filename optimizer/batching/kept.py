@@ -12,6 +12,7 @@ from loadgen.files import sha256_of
 from optimizer.batching.carried import carried
 from optimizer.batching.dynamic_batch import Action, Batching, dynamic_batch, served_model
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
+from optimizer.errors import ModelError
 from optimizer.model.files import Graph, external_files, load_proto
 from optimizer.model.onnx_model import Model, ModelRecord, read_model
 from optimizer.model.shapes import with_shapes
@@ -50,7 +51,10 @@ def settled(
     `dynamic_batch` do.
     """
     graph, notes = carried(path, work_dir)
-    found = _found(graph, shapes, work_dir, cache, processor)
+    try:
+        found = _found(graph, shapes, work_dir, cache, processor)
+    except ModelError as error:  # of the user's file, not of ours
+        raise type(error)(error.what.replace(str(graph.path), str(path)), error.fix) from error
     done = found.batching
     served = replace(done, model=served_model(done.model, work_dir), reason=" ".join([done.reason, *notes]))
     return replace(found, batching=served)

@@ -92,7 +92,9 @@ def prove_batching(
             compared = _compare_inside(*probes(), samples, rows, tolerance)
         if not compared and same_level:
             raise Disproved(_NOTHING_TO_COMPARE)
-        compared = compared or _compare_spread(original, candidate, inputs, rows, tolerance)
+        compared = compared or _compare_spread(
+            original, candidate, inputs, rows=rows, largest=largest, tolerance=tolerance
+        )
     except Disproved as why:
         return Proof(holds=False, reason=str(why))
     sizes = ", ".join(map(str, PROOF_SIZES)) + (f" and {largest}" if largest > PROOF_SIZES[-1] else "")
@@ -263,17 +265,31 @@ def _compare_inside(
 
 
 def _compare_spread(
-    original: Path, candidate: Path, inputs: Sequence[ModelTensor], rows: int, tolerance: float
+    original: Path, candidate: Path, inputs: Sequence[ModelTensor], *, rows: int, largest: int, tolerance: float
 ) -> str:
-    """Compare the outputs for the smallest samples that they tell apart; return what was compared, in words.
+    """Compare outputs for larger and larger samples; return what was compared, in words.
 
-    Raises Disproved.
+    Raises Disproved if no outputs tell samples apart.
     """
+    told = 0.0
     for spread in SPREADS:
         samples = [sample(inputs, seed, same_level=False, spread=spread) for seed in range(SPREAD_SAMPLES)]
         reference = _alone(original, samples, rows)
-        if any(_tells_apart(reference, name, tolerance, pairs=SPREAD_PAIRS) for name in reference[0]):
-            results = _rows_of(candidate, samples, reference[0].keys(), sizes=(2, 3, SPREAD_SAMPLES))
-            _compare(reference, results, tolerance)
-            return f"at its outputs for inputs {spread:g} times as large"
-    raise Disproved(_NOTHING_TO_COMPARE)
+        if not all(
+            np.isfinite(array).all() for one in reference for array in one.values() if array.dtype.kind == "f"
+        ):
+            break
+        names = reference[0].keys()
+        if rows > 1:
+            _compare(reference, _rows_of(original, samples, names, sizes=(rows,)), tolerance)
+        sizes = (*PROOF_SIZES, SPREAD_SAMPLES)
+        _compare(
+            reference, _rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance
+        )
+        if largest > SPREAD_SAMPLES:
+            _compare_largest(candidate, samples, reference, largest, tolerance)
+        if any(_tells_apart(reference, name, tolerance, pairs=SPREAD_PAIRS) for name in names):
+            told = spread
+    if not told:
+        raise Disproved(_NOTHING_TO_COMPARE)
+    return f"at its outputs for inputs up to {told:g} times as large"

@@ -19,7 +19,7 @@ from search.records.trial import STAGES, LoadRunRecord, MeasurementRecord, Trial
 
 WINNER = "recommended"
 MAX_SILENCE_S = 60.0
-"""A longer time without load, such as before --resume, takes as much room as 60 s."""
+"""A longer time without such a run, as before --resume, takes as much room as 60 s."""
 
 MIN_REPLICAS = 8
 MAX_STEPS = 1000
@@ -98,7 +98,7 @@ def _placed(items: list[Data]) -> list[Data]:
         if silence_s > MAX_SILENCE_S:
             begin += silence_s - MAX_SILENCE_S
             middle = item["began"] - begin - MAX_SILENCE_S / 2
-            silences.append({"at": middle, "name": f"{format_seconds(round(silence_s))} without load"})
+            silences.append({"at": middle, "name": f"{format_seconds(round(silence_s))} not drawn"})
         item["from"] = item["began"] - begin
         end = max(end, item["began"] + item["s"])
     return silences

@@ -139,7 +139,7 @@ def _certainty(evidence: Evidence) -> Iterator[Section]:
     if plot is None:
         return
     more = "" if plot[1]["timed"] else " When they began was not recorded, so they follow each other."
-    more += " Below, the machine's speed in each second." if plot[1]["speeds"] else ""
+    more += " Below, the machine's speed in each second where it is known." if plot[1]["speeds"] else ""
     yield Section(
         title="What every load run decided" if evidence.found is None else "How certain the answer is",
         plot=plot,

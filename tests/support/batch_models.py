@@ -205,17 +205,20 @@ def constant_output(path: Path) -> Path:
     return write(path, nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {"zeros": np.zeros(4, np.float32)})
 
 
-def stump(path: Path, *, mixes: bool = False) -> Path:
-    """A decision at 20, which ordinary numbers do not reach: 0 or 1; with `mixes`, the highest of the batch."""
+def stump(path: Path, *, mixes_above: int = 2**30) -> Path:
+    """A decision at 20, which ordinary numbers do not reach; in larger batches, the highest of the batch."""
     nodes = [
         node("Greater", "x edge", "over"),
         node("Cast", "over", "left", to=TensorProto.FLOAT),
-        node("ReduceMax", "left", "y", axes=[0] if mixes else [1], keepdims=1),
+        node("ReduceMax", "left", "highest", axes=[0], keepdims=1),
+        node("Shape", "x", "rows", end=1),
+        node("Greater", "rows limit", "large"),
+        node("Cast", "large", "flag", to=TensorProto.FLOAT),
+        node("Mul", "highest flag", "mixed"),
+        node("Max", "left mixed", "y"),
     ]
-    if mixes:
-        nodes[-1].output[0] = "highest"
-        nodes.append(node("Max", "left highest", "y"))
-    return write(path, nodes, {"x": ["N", 1]}, {"y": ["N", 1]}, {"edge": np.array([[20]], np.float32)})
+    constants = {"edge": np.array([[20]], np.float32), "limit": ints(mixes_above)}
+    return write(path, nodes, {"x": ["N", 1]}, {"y": ["N", 1]}, constants)
 
 
 def saturated(path: Path, *, batch: int | str) -> Path:

@@ -31,7 +31,8 @@ def scalars(path: Path) -> Path:
         node("Greater", "factor zero", "positive"),
         node("If", "positive", "y", **branches),
         node("ReduceSum", "y", "sum", keepdims=0),
-        node("Mul", "sum factor", "scaled"),
+        node("Identity", "factor", "factor_scalar"),  # a name that is taken
+        node("Mul", "sum factor_scalar", "scaled"),
     ]
     return write(
         path,
