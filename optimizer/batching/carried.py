@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optimizer.model.checks import all_nodes
 from optimizer.model.files import Graph, external_files, load_proto, write_model
+from optimizer.model.weights import opset_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -56,7 +58,7 @@ def _without_dictionaries(proto: ModelProto) -> Iterator[str]:
         if rows:
             value.type.tensor_type.shape.dim[0].CopyFrom(rows[0])
         node.CopyFrom(helper.make_node("Identity", node.input, node.output, name=node.name))
-        if not _opset(proto):
+        if not opset_of(proto):
             proto.opset_import.append(helper.make_opsetid("", 13))
         yield f"{value.name} is served as a tensor, with a column for each of its {len(labels)} labels."
 
@@ -64,7 +66,7 @@ def _without_dictionaries(proto: ModelProto) -> Iterator[str]:
 def _without_scalars(proto: ModelProto) -> Iterator[str]:
     """Give each scalar input and output an axis of size 1."""
     graph = proto.graph
-    if _opset(proto) < _RESHAPE:
+    if opset_of(proto) < _RESHAPE:
         return
     constants = {tensor.name for tensor in graph.initializer}
     for value in filter(_is_scalar, graph.input):
@@ -84,10 +86,6 @@ def _without_scalars(proto: ModelProto) -> Iterator[str]:
     names = {value.name for value in (*graph.input, *graph.output)}
     for at in reversed([at for at, value in enumerate(graph.value_info) if value.name in names]):
         del graph.value_info[at]
-
-
-def _opset(proto: ModelProto) -> int:
-    return max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
 
 
 def _is_scalar(value: ValueInfoProto) -> bool:
@@ -111,7 +109,7 @@ def _reshape(graph: GraphProto, source: str, result: str, sizes: list[int]) -> N
 def _renamed(graph: GraphProto, name: str, *, produced: bool) -> str:
     """Return another name, which all nodes read instead of `name`, and which its node writes if it is produced."""
     new = _unused(graph, f"{name}_scalar")
-    for node in _nodes(graph):
+    for node in all_nodes(graph):
         for names in (node.input, *([node.output] if produced else [])):
             for at, one in enumerate(names):
                 if one == name:
@@ -121,16 +119,8 @@ def _renamed(graph: GraphProto, name: str, *, produced: bool) -> str:
 
 def _unused(graph: GraphProto, name: str) -> str:
     """Return the name, or one like it that no node, input or constant has."""
-    taken = {one for node in _nodes(graph) for one in (*node.input, *node.output)}
+    taken = {one for node in all_nodes(graph) for one in (*node.input, *node.output)}
     taken |= {value.name for value in (*graph.input, *graph.initializer)}
     while name in taken:
         name += "_"
     return name
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)

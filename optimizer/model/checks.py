@@ -129,7 +129,7 @@ def _operator_error(path: Path, proto: ModelProto, operator: str, message: str) 
     """Return the error for `operator` as ONNX Runtime writes it: `Erf`, or `domain:Name`."""
     named = re.search(r"node with name '([^']*)'", message)
     kind = operator.rpartition(":")[2]
-    nodes = [node for node in _all_nodes(proto.graph) if node.op_type == kind]
+    nodes = [node for node in all_nodes(proto.graph) if node.op_type == kind]
     node = named.group(1) if named else next((node.name or f"->{node.output[0]}" for node in nodes), "?")
     types = _input_types(proto.graph, nodes, node)
     return UnsupportedModel(
@@ -152,12 +152,13 @@ def _input_types(graph: GraphProto, nodes: list[NodeProto], name: str) -> str:
     return f" for {', '.join(names)}" if names else ""
 
 
-def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Yield the nodes of a graph and, after each, those of its subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             for subgraph in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(subgraph)
+                yield from all_nodes(subgraph)
 
 
 def plain(reason: str) -> str:

@@ -17,6 +17,7 @@ from optimizer.errors import UnsupportedModel
 from optimizer.model.checks import check_names, check_runs, check_valid
 from optimizer.model.files import Graph, external_files, load_proto
 from optimizer.model.graph_shapes import type_name
+from optimizer.model.weights import opset_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
@@ -151,7 +152,7 @@ def read_model(path: Path, graph: Graph | None = None) -> Model:
     proto = graph.proto
     check_names(path, proto)
     external = external_files(proto, path.parent)
-    opset = max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
+    opset = opset_of(proto)
     check_valid(path, proto)
     inputs, outputs = _interface(path, graph.outline)
     if opset == 0 or opset >= OLDEST_RUNNABLE_OPSET:
