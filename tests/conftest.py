@@ -30,7 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugin behind `--verdicts`."""
+    """Register the plugins: against aborts of Triton, and the one behind `--verdicts`."""
+    from triton_aborts import TritonAborts
+
+    config.pluginmanager.register(TritonAborts())
     if config.getoption("--verdicts"):
         from verdicts import Verdicts
 

@@ -84,7 +84,7 @@ class Theirs:
         return default_config(engine)
 
 
-@pytest.fixture(scope="module", params=["models that write", "models that only read"])
+@pytest.fixture(params=["models that write", "models that only read"])
 def start(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[Path], Theirs]]:
