@@ -94,7 +94,8 @@ def without_queue_policy(text: str) -> str:
 def with_value(text: str, path: str, value: str) -> str:
     """Return the text of a configuration with a value at a path: `parameters.KEY`, or that of a field.
 
-    An accelerator is set by its name, without parameters. Raises ValueError.
+    An accelerator is set by its name, without parameters. `instance_group.1.count` is in the second group. Raises
+    ValueError.
     """
     if path.startswith(_PARAMETERS):
         return with_parameter(text, path.removeprefix(_PARAMETERS), value)
@@ -103,11 +104,15 @@ def with_value(text: str, path: str, value: str) -> str:
 
 def _with_field_at(text: str, path: list[str], value: str, *, inside: bool) -> str:
     name, *rest = path
-    found = bodies(text, name) if rest else []
-    if len(found) > 1:
+    found: list[str] = bodies(text, name) if rest else []
+    at = int(rest.pop(0)) if rest and rest[0].isdecimal() else None
+    if at is not None and at >= len(found):
+        raise ValueError(f"it has {len(found)} {name}, counted from 0")
+    if at is None and len(found) > 1:
         raise ValueError(f"it has several {name}, of which one would be meant")
     if found:
-        return with_bodies(text, name, [_with_field_at(found[0], rest, value, inside=True)])
+        found[at or 0] = _with_field_at(found[at or 0], rest, value, inside=True)
+        return with_bodies(text, name, found)
     if name.endswith(_ACCELERATOR):
         value = f'[ {{ name: "{value}" }} ]'
     return with_field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 
@@ -13,6 +14,8 @@ from model_repo.spec import Engine
 
 MAX_VARIANTS = 12
 
+_NUMBER = re.compile(r"(?<=instance_group)\.[0-9]+")
+
 Vary = Sequence[tuple[str, tuple[str, ...]]]
 """Paths of fields, such as `parameters.KEY` and `optimization.graph.level`, and the values of each."""
 
@@ -22,7 +25,7 @@ def check_vary(vary: Vary) -> None:
     for path, values in vary:
         for value in values:
             try:
-                parse_config_pbtxt(with_value("", path, value))
+                parse_config_pbtxt(with_value("", _NUMBER.sub("", path), value))
             except ValueError as error:
                 why = str(error).rpartition("}': ")[2].rpartition(" : ")[2].rstrip(".")
                 why = "it is a group of fields" if why == 'Expected "{"' else why

@@ -205,6 +205,12 @@ ACCELERATOR = "optimization.execution_accelerators.gpu_execution_accelerator"
             "4",
             "dynamic_batching { preferred_batch_size: 4 }\n",
         ),
+        (
+            "instance_group [ { count: 2 }, { kind: KIND_CPU } ]\n",
+            "instance_group.1.count",
+            "3",
+            "instance_group [ { count: 2 }, { count: 3 kind: KIND_CPU } ]\n",
+        ),
     ],
 )
 def test_a_value_is_set_at_its_path(text: str, path: str, value: str, expected: str) -> None:

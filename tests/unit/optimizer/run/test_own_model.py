@@ -14,6 +14,7 @@ from rich.console import Console
 from simulated_bench import SimulatedBench
 from true_rates import best_rate, true_rate
 
+from loadgen.errors import BadInput
 from model_repo.spec import ServingConfig
 from optimizer.config import OptimizeConfig
 from optimizer.machine.stalls import SchedulingStalls
@@ -174,6 +175,14 @@ def test_a_variant_has_the_fields_that_differ_from_the_configured_ones(tmp_path:
         (True, (4,)),
     ]
     assert ["level: 2" in own.text for own in owns] == [False, False, True]
+
+
+def test_instance_groups_are_varied_one_by_one(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+    engines = engines_of(own_config(tmp_path, vary=(("instance_group.1.count", ("1", "3")),)))
+    assert [engine.own.counts for engine in engines if engine.own is not None] == [(1, 1), (1, 3)]
+    with pytest.raises(BadInput, match="--vary"):
+        engines_of(own_config(tmp_path, vary=(("instance_group.2.count", ("1",)),)))
 
 
 def options() -> Any:

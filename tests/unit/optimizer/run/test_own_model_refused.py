@@ -269,7 +269,12 @@ def test_another_models_folder_need_not_be_readable(tmp_path: Path) -> None:
     [
         *("threads=1", "parameters.=1", "parameters.a=", 'parameters.a=1,"', "parameters.a"),
         *("optimization=1", "optimization.graph=1", "optimization.nope=1", "optimization.graph.level=0,x"),
-        *("optimization.cuda.graph_spec=1", "instance_group.count=2", "dynamic_batching.priority_levels=2"),
+        *(
+            "optimization.cuda.graph_spec=1",
+            "instance_group.count=2",
+            "instance_group.0.count=x",
+            "dynamic_batching.priority_levels=2",
+        ),
         "optimization.execution_accelerators.gpu_execution_accelerator.parameters.precision_mode=FP16",
     ],
 )
