@@ -21,7 +21,7 @@ from optimizer.child import threads
 from optimizer.engines.builder import EngineFailed, TensorRt, installed_tensorrt
 from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
 from optimizer.engines.from_variant import FIRST_GPU_WITH, BuiltEngine, Target, engine_from_variant
-from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times
+from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times, beats
 from optimizer.errors import RunFailed
 from optimizer.machine.hardware import Hardware
 from optimizer.model.onnx_model import Model
@@ -230,8 +230,8 @@ class EngineRace:
     def _candidates(self, variants: Sequence[tuple[Precision, Model]]) -> list[_Candidate]:
         """Return the engines that were built and run, when all are finished. Raises CacheWriteFailed."""
         if self._target() is None:
-            name = self.machine.gpus[0].name
-            self._note(f"{name} does not report its compute capability: no TensorRT", warning=True)
+            gpu = self.machine.gpus[0]
+            self._note(f"{gpu.name} does not report its compute capability: no TensorRT", warning=True)
         labels = (f"{one.backend} {precision}" for one, (precision, _) in product(installed_tensorrt(), variants))
         racing = {label: self.raced[label] for label in labels if label in self.raced}
         if not racing:
@@ -272,19 +272,21 @@ class EngineRace:
     def _usable(self, candidates: Sequence[_Candidate], best_per_s: float, judge: Judge | None) -> list[Engine]:
         """Return the engines that are right and not much slower standalone than the best, in order.
 
-        The fastest are proven, and slower ones only if the fastest turn out to be wrong.
+        The fastest are proven, and slower ones, or beaten at each batch size, only if the fastest are wrong.
         """
         if not candidates:
             return []
-        names = ", ".join(candidate.label for candidate in candidates)
+        names = ", ".join(one.label for one in candidates)
         self.on_event(events.PhaseStarted(name="prepare", detail=f"the checks of {names}"))
         with timed_step(self.on_event, "checks of the engines"):
-            waiting = list(candidates)
+            waiting, racing = list(candidates), candidates if self.share_of_fastest else ()
             proven: dict[str, Engine] = {}
             while waiting:
                 rates = {one.label: one.per_s(self.limit_ms) for one in waiting}
                 least = self.share_of_fastest * max([best_per_s, *filter(math.isfinite, rates.values())])
-                tried = [one for one in waiting if rates[one.label] >= least]
+                rivals = [one.alone_ms for one in racing if one in waiting or one.label in proven]
+                quick = [one for one in waiting if rates[one.label] >= least]
+                tried = [one for one in quick if not any(beats(rival, one.alone_ms) for rival in rivals)]
                 if not tried:
                     break
                 with threads(_checks_at_once(self.machine)) as pool:
@@ -318,10 +320,8 @@ class EngineRace:
 
     def _check_accuracy(self, candidate: _Candidate, judge: Judge) -> None:
         """Raise EngineFailed if the engine's results are not close enough to fp32, or if there are none."""
-        built = candidate.built
-        runner = EngineRunner(
-            engine=built.engine, variant=candidate.model, library_version=built.metadata.library_version
-        )
+        built, of = candidate.built, candidate.built.metadata.library_version
+        runner = EngineRunner(engine=built.engine, variant=candidate.model, library_version=of)
         try:
             record = judge(runner, candidate.precision)
         except RunFailed as error:

@@ -215,6 +215,12 @@ class StandaloneTimings:
         return found if same else None
 
 
+def beats(times: Times, other: Times) -> bool:
+    """True if the times are known, and shorter than the others at each batch size."""
+    pairs = zip(times, other, strict=False)
+    return bool(times and other) and all(own_ms < other_ms for (_, own_ms), (_, other_ms) in pairs)
+
+
 def _compiles(engine: Engine) -> bool:
     """True if the engine's library compiles kernels when it first meets a batch size."""
     return engine.backend == "tensorrt_rtx" and engine.batched
