@@ -12,7 +12,7 @@ Shell = Literal["bash", "zsh"]
 _SCRIPT = """\
 _complete_{name}() {{
     local word command="" current="${{COMP_WORDS[COMP_CWORD]}}"
-    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD - 1))}}"; do
         case "$word" in {commands}) command="$word"; break ;; esac
     done
     case "$command:${{COMP_WORDS[COMP_CWORD-1]}}" in
@@ -20,12 +20,17 @@ _complete_{name}() {{
     esac
     case "$command:$current" in
 {flags}
-        :*) [[ "${{COMP_WORDS[COMP_CWORD-1]}}" == -* ]] || COMPREPLY=($(compgen -W "{words}" -- "$current"))
-            mapfile -t -O "${{#COMPREPLY[@]}}" COMPREPLY < <(compgen -f -- "$current") ;;
-        *) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
+        :*) [[ "${{COMP_WORDS[COMP_CWORD-1]}}" == -* ]] || COMPREPLY=($(compgen -W "{words}" -- "$current")) ;;
     esac
 }}
-complete -o filenames -F _complete_{name} {name}
+complete -o default -F _complete_{name} {name}
+"""
+"""If it offers nothing, the shell completes files (`-o default`). zsh, whose bash emulation runs it too, has no
+`mapfile`, and reads `:1:COMP_CWORD` as a modifier."""
+
+_FOR_ZSH = """\
+(( $+functions[compdef] )) || { autoload -U compinit && compinit; }
+autoload -U bashcompinit && bashcompinit
 """
 
 
@@ -51,7 +56,7 @@ def completion_script(name: str, command: Any, declared: Mapping[str, OptionFiel
         flags="\n".join(flags),
         words=" ".join(subcommands),
     )
-    return script if shell == "bash" else f"autoload -U +X compinit bashcompinit\ncompinit\nbashcompinit\n{script}"
+    return script if shell == "bash" else _FOR_ZSH + script
 
 
 def _flags(command: Any) -> list[str]:

@@ -116,7 +116,7 @@ def test_help_shows_what_most_runs_need_and_help_all_the_rest(
 
 def test_a_script_for_the_shell_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["--print-completion", "bash"]) == 0
-    assert "complete -o filenames" in capsys.readouterr().out
+    assert "complete -o default" in capsys.readouterr().out
     assert "fish" in refused(capsys, run_command, "--print-completion", "fish")[0]
 
 

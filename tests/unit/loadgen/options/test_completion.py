@@ -1,8 +1,13 @@
-"""Tests of the completion scripts, in a real bash."""
+"""Tests of the completion scripts, in a real bash and zsh."""
 
+import os
+import pty
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -36,23 +41,57 @@ def test_options_values_and_subcommands_are_completed(script: str) -> None:
     assert "doctor" not in completed(script, "optimize", "--model", "")
 
 
-def test_a_file_name_with_a_space_is_one_word(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my model.onnx").touch()
-    monkeypatch.chdir(tmp_path)
-    call = 'COMP_WORDS=(optimize --model my); COMP_CWORD=2; _complete_optimize; echo "${#COMPREPLY[@]}"'
-    done = subprocess.run(["bash", "-c", f"{script}\n{call}"], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1"]
-
-
 def test_loadtest_has_no_subcommands() -> None:
     its = completion_script("loadtest", typer.main.get_command(loadgen.cli.app), loadgen.cli.OPTIONS, "bash")
     assert completed(its, "loadtest", "--find") == {"--find-max"}
     assert completed(its, "loadtest", "--format", "j") == {"json"}
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_reads_the_script(script: str) -> None:
-    its = completion_script("optimize", typer.main.get_command(optimizer.cli.app), OPTIONS, "zsh")
-    subprocess.run(["zsh", "-fc", its], check=True, capture_output=True)
+@contextmanager
+def typed_in(shell: str, folder: Path) -> Iterator[Callable[[str, str], None]]:
+    """Yield what types into an interactive shell in a terminal, and reads until it shows the expected text."""
+    plain = ["--norc", "--noprofile"] if shell == "bash" else ["-f"]
+    terminal, inside = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", shell, *plain],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "dumb"},
+    )
+    os.close(inside)
+
+    def type_and_read(text: str, expected: str) -> None:
+        os.write(terminal, text.encode())
+        shown = ""
+        while expected not in shown:
+            shown += os.read(terminal, 4096).decode()
+
+    try:
+        yield type_and_read
+    finally:
+        os.close(terminal)  # hangs the shell up
+        process.wait()
+
+
+@pytest.mark.timeout(60)  # what is never shown is never completed
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_terminal_completes(shell: Any, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    for name, app, declared in (
+        ("optimize", optimizer.cli.app, OPTIONS),
+        ("loadtest", loadgen.cli.app, loadgen.cli.OPTIONS),
+    ):
+        its = completion_script(name, typer.main.get_command(app), declared, shell)
+        (tmp_path / f"{name}.sh").write_text(its)
+    (tmp_path / "my model.onnx").touch()
+    with typed_in(shell, tmp_path) as typed:
+        typed("PS1='rea''dy> '; source ./optimize.sh; source ./loadtest.sh\n", "ready> ")
+        typed("optimize --model m.onnx --proto\t", "--protocol")
+        typed("gr\t", "grpc")
+        typed("--model my\t", "my\\ model.onnx")
+        typed("\x15optimize exp\t", "explain")
+        typed("\x15loadtest --forma\t", "--format")
+        typed("js\t", "json")
