@@ -110,5 +110,9 @@ def test_the_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
                 code = loadgen.cli.run_command([*at, "--model", "delay", "--duration", "1s"])
                 assert code not in (1, 2, 3) or "--compare" in words, words  # of a busy machine's baseline
             else:
-                assert name in ("export", "jq", "locust", "make", "pip", "python", "python3", "unzip"), name
-                assert all((ROOT / word).is_file() for word in words if word.endswith(".py")), words
+                assert name in ("docker", "export", "jq", "locust", "make", "pip", "python", "python3", "unzip"), (
+                    name
+                )
+                assert all((ROOT / word).is_file() for word in words if word.endswith((".py", ".Dockerfile"))), (
+                    words
+                )
