@@ -88,6 +88,7 @@ def as_user_error(error: Exception, name: str) -> UserError:
     if message is None:
         return unforeseen(error)
     text = " ".join(message().split())
+    name = getattr(getattr(error, "ctx", None), "command_path", name)  # of a subcommand: with its name
     if text.startswith("No such command"):
         return BadInput(text, f"A value is one word, such as --p99 50ms. See {name} --help.")
     return BadInput(text, f"See {name} --help.")
