@@ -19,7 +19,8 @@ Each step is independent of the others, and done once: DIR/runs.jsonl gets its r
 - `table`: the table, of what is known
 
 Another model, precision and engine (on a GPU: such as `--precision fp16 --engine tensorrt_rtx-fp16`) is for runs
-by hand: the versions that work together differ from host to host.
+by hand: the versions that work together differ from host to host. With `--repository DIR --model NAME` both tune a
+model of the Python backend in a user's repository, from the configuration that it has there.
 """
 
 from __future__ import annotations
@@ -75,10 +76,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=6.0, help="limit of each mode, and our time budget")
     parser.add_argument("--audits", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each audit, and of a run of the bisection")
-    parser.add_argument("--model", type=Path, help="an ONNX file; default: examples/small_cnn.py")
+    parser.add_argument("--model", help="an ONNX file, or a model's name; default: examples/small_cnn.py")
+    parser.add_argument("--repository", type=Path, metavar="DIR", help="the repository with the model --model")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--engine", default="onnxruntime-fp32")
     options = parser.parse_args()
+    if options.repository is not None and options.model is None:
+        parser.error("--repository needs the name of its model: --model NAME")
     comparison = Comparison(options)
     for step in options.steps:
         if step == "check":
@@ -106,8 +110,9 @@ class Comparison:
     @property
     def config(self) -> OptimizeConfig:
         """The settings of `optimize`, for the engine and for the server of the audits."""
-        model = self.options.model or self.out / "small_cnn.onnx"
-        if not model.exists():
+        repository = self.options.repository
+        model = Path(self.options.model or self.out / "small_cnn.onnx")
+        if repository is None and not model.exists():
             subprocess.run([sys.executable, str(ROOT / "examples" / "small_cnn.py"), str(model)], check=True)
         folder = self.out / "prepared"
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +120,8 @@ class Comparison:
             model=model,
             limits=(LatencyLimit(limit_ms=LIMIT_MS),),
             output=folder,
-            precisions=(self.options.precision,),
+            repository=repository,
+            precisions=(self.options.precision,) if repository is None else None,
             protocol="grpc",
             price_per_hour_usd=1.0,  # no figure here depends on the price
         )
@@ -138,8 +144,12 @@ class Comparison:
         config, folder = self.config, self.out / "ours"
         command = [
             OPTIMIZE, "--model", str(config.model), "--p99", f"{LIMIT_MS:g}ms", "--protocol", config.protocol,
-            "--precisions", self.options.precision, "--time-budget", f"{self.options.minutes:g}m",
-            "--price-per-hour", "1", "--output", str(folder),
+            "--time-budget", f"{self.options.minutes:g}m", "--price-per-hour", "1", "--output", str(folder),
+            *(
+                ["--precisions", self.options.precision]
+                if config.repository is None
+                else ["--repository", str(config.repository)]
+            ),
         ]  # fmt: skip
         shutil.rmtree(folder, ignore_errors=True)  # left by a call that was ended
         began = time.monotonic()
@@ -175,7 +185,8 @@ class Comparison:
         )
 
     def engine(self, prepared: Prepared) -> Engine:
-        return next(engine for engine in prepared.engines if engine_label(engine) == self.options.engine)
+        own = self.options.repository is not None
+        return next(one for one in prepared.engines if own or engine_label(one) == self.options.engine)
 
     def check(self) -> None:
         """Audit each recommendation, and measure the capacity of its configuration; what is done is left out."""

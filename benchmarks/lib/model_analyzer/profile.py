@@ -107,7 +107,7 @@ def measurements_in(folder: Path) -> list[Figures]:
     for run_config, measured in variants.values():
         config = run_config["_model_run_configs"][0]["_model_config_variant"]["model_config"]
         knobs = {
-            "max_batch_size": config["maxBatchSize"],
+            "max_batch_size": config.get("maxBatchSize", 0),
             "instance_count": sum(group["count"] for group in config["instanceGroup"]),
         }
         for one in measured.values():

@@ -2,11 +2,17 @@
 
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
+
+from own_repositories import python_model
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 from lib.model_analyzer.profile import choice_of, measurements_in
+from model_analyzer import Comparison
+
+from optimizer.run.prepare import prepare
 
 LIMIT_MS = 50.0
 
@@ -40,3 +46,12 @@ def test_its_recommendation_is_the_highest_throughput_that_met_the_limit(tmp_pat
 def test_there_may_be_no_recommendation(tmp_path: Path) -> None:
     assert choice_of(measurements_in(tmp_path), LIMIT_MS)["knobs"] is None
     assert choice_of(measurements_in(checkpoint(tmp_path, (16, 4, 5000.5, 80.0))), LIMIT_MS)["knobs"] is None
+
+
+def test_both_tune_the_model_of_a_repository_from_its_own_configuration(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "scorer")
+    options = Namespace(out=tmp_path, repository=tmp_path / "models", model="scorer", precision="fp32", engine="")
+    comparison = Comparison(options)
+    engine = comparison.engine(prepare(comparison.config, work_dir=comparison.config.output))
+    assert engine.model_name == "scorer"
+    assert engine.own.text == (tmp_path / "models" / "scorer" / "config.pbtxt").read_text()
