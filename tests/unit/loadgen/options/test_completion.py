@@ -75,7 +75,7 @@ def typed_in(shell: str, folder: Path) -> Iterator[Callable[[str, str], None]]:
         process.wait()
 
 
-@pytest.mark.timeout(60)  # what is never shown is never completed
+@pytest.mark.timeout(240)  # what is never shown is never completed
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_a_terminal_completes(shell: Any, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
