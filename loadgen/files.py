@@ -79,6 +79,16 @@ def sha256_of(path: Path, more: Mapping[str, Path] | None = None) -> str:
     return digest.hexdigest()
 
 
+def checksum(path: Path | None) -> str | None:
+    """Return the SHA-256 of a file, or of a folder's files and their names; None for no path. Raises OSError."""
+    if path is None:
+        return None
+    if not path.is_dir():
+        return sha256_of(path)
+    parts = (f"{part.name}\0{sha256_of(part)}\n" for part in path.iterdir() if part.is_file())
+    return hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()
+
+
 def flush_folder(folder: Path) -> None:
     """Wait until every file below `folder` is on the disk: a file must not be empty after a rename shows it."""
     for path in folder.rglob("*"):

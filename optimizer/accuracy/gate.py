@@ -19,7 +19,7 @@ from optimizer.errors import RunFailed, UnsupportedModel
 from optimizer.machine.child_limits import graph_limits, machine_limits
 from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model
-from optimizer.model.samples import Samples, samples_from_data, synthetic_samples
+from optimizer.model.samples import Samples, given_samples, samples_from_data, synthetic_samples
 from optimizer.precision.half_plan import observed_peaks
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision
 from optimizer.precision.variants import Device, Variant, VariantOptions, variant_from_model
@@ -105,8 +105,9 @@ def usable_variants(
     variant before it is judged, from any thread. Raises BadInput for calibration data that does not fit, and
     UnsupportedModel if nothing is left.
     """
-    given = request.calibration_data and samples_from_data(request.calibration_data, model)
-    precisions = _possible(request, calibrated=given is not None, on_event=on_event)
+    texts = model.takes_texts
+    given = None if texts else request.calibration_data and samples_from_data(request.calibration_data, model)
+    precisions = _possible(request, texts=texts, calibrated=given is not None, on_event=on_event)
     if precisions == ["fp32"]:
         return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))
     for precision in precisions:
@@ -183,23 +184,25 @@ def _reference(model: Model, inputs: Samples, budget_s: float, on_event: OnEvent
 
 
 def _inputs(model: Model, request: VariantRequest, on_event: OnEvent) -> Samples:
-    """Return the inputs of the load if they are arrays that fit, else random ones."""
-    if request.input_data is not None and request.input_data.suffix == ".npz":
-        try:
-            return samples_from_data(request.input_data, model, option="--input-data")
-        except BadInput as error:
-            on_event(events.Note(text=f"Accuracy is judged on random inputs: {error.what}", warning=True))
+    """Return the inputs of the load if the model takes them, else random ones."""
+    try:
+        if given := given_samples(model, request.input_data, INPUTS):
+            return given
+    except BadInput as error:
+        on_event(events.Note(text=f"Accuracy is judged on random inputs: {error.what}", warning=True))
     return synthetic_samples(model, INPUTS, seed=request.seed)
 
 
-def _possible(request: VariantRequest, *, calibrated: bool, on_event: OnEvent) -> list[Precision]:
-    """Return the precisions that this device can run, with or without calibration data.
+def _possible(request: VariantRequest, *, texts: bool, calibrated: bool, on_event: OnEvent) -> list[Precision]:
+    """Return the precisions that this device can run, for a model of texts or not, calibrated or not.
 
     Raises UnsupportedModel if there are none.
     """
     possible: list[Precision] = []
     for precision in dict.fromkeys(request.precisions):
-        if request.device == "cpu" and precision in GPU_ONLY:
+        if texts and precision != "fp32":
+            lacks = "a model that takes no texts"
+        elif request.device == "cpu" and precision in GPU_ONLY:
             lacks = "a GPU"
         elif precision in CALIBRATED and not calibrated:
             lacks = "--calibration-data with typical inputs"

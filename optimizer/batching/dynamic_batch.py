@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from optimizer.model.checks import check_runs
 from optimizer.model.files import Graph, load_weights, write_model
 from optimizer.model.graph_shapes import is_small
 from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor
+from optimizer.model.ort_child import Tensors
 from optimizer.model.shapes import require_shapes
 
 if TYPE_CHECKING:
@@ -64,12 +66,13 @@ class Batching:
     reason: str  # a sentence or two for the user
 
 
-def dynamic_batch(model: Model, work_dir: Path) -> Batching:
+def dynamic_batch(model: Model, work_dir: Path, given: Sequence[Tensors] = ()) -> Batching:
     """Return the model with a batch, proven by running it; unbatched, with the reason, if a batch is not sound.
 
-    Needs all shapes (`with_shapes`). Rewritten files go to `work_dir`, the user's own stays as it is. Raises
-    ShapeError if a leading dimension that varies turns out not to be a batch and has no size, and UnsupportedModel
-    for an old opset that cannot be converted.
+    `given` are samples for the proof, besides random ones; models that take texts need some. Needs all shapes
+    (`with_shapes`). Rewritten files go to `work_dir`, the user's own stays as it is. Raises ShapeError if a
+    leading dimension that varies turns out not to be a batch and has no size, and UnsupportedModel for an old
+    opset that cannot be converted.
     """
     require_shapes(model)
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -88,7 +91,8 @@ def dynamic_batch(model: Model, work_dir: Path) -> Batching:
     if current.batch == "none":
         return _unbatched(current, _why_no_batch(current), notes)
     reference = model if _runs(model) else current
-    return _proven_or_not(reference, current, candidate, did, notes, coarse=coarse)
+    proof = _prove(reference, candidate, given, coarse=coarse)
+    return _proven_or_not(proof, reference, current, candidate, did, notes)
 
 
 def modernized(model: Model, work_dir: Path) -> tuple[Model, list[str]]:
@@ -160,10 +164,9 @@ def _with_batch(model: Model) -> Model:
 
 
 def _proven_or_not(
-    reference: Model, fallback: Model, candidate: Model, did: str, notes: list[str], *, coarse: bool
+    proof: Proof, reference: Model, fallback: Model, candidate: Model, did: str, notes: list[str]
 ) -> Batching:
     """Return `candidate` if it gives the same results as `reference`, else `fallback` without batching."""
-    proof = _prove(reference, candidate, coarse=coarse)
     unused = {fallback.path, candidate.path} - {(candidate if proof.holds else fallback).path, reference.path}
     for path in unused:
         path.unlink()
@@ -176,7 +179,7 @@ def _proven_or_not(
     )
 
 
-def _prove(reference: Model, candidate: Model, *, coarse: bool) -> Proof:
+def _prove(reference: Model, candidate: Model, given: Sequence[Tensors], *, coarse: bool) -> Proof:
     with scratch_folder("probe") as folder:
 
         def probes() -> tuple[Path, Path, list[str]]:
@@ -191,6 +194,7 @@ def _prove(reference: Model, candidate: Model, *, coarse: bool) -> Proof:
             reference.path,
             candidate.path,
             candidate.all_inputs,
+            given=given,
             rows=reference.fixed_rows,
             tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
             same_level=coarse,

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from loadgen.files import sha256_of
+from loadgen.errors import BadInput
+from loadgen.files import checksum, sha256_of
 from optimizer.batching.carried import carried
 from optimizer.batching.dynamic_batch import Action, Batching, dynamic_batch, served_model
+from optimizer.batching.proof import SPREAD_SAMPLES
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
-from optimizer.errors import ModelError
 from optimizer.model.files import Graph, external_files, load_proto
 from optimizer.model.onnx_model import Model, ModelRecord, read_model
+from optimizer.model.samples import given_samples
 from optimizer.model.shapes import with_shapes
 
 KIND = "model"
@@ -42,18 +44,19 @@ def settled(
     shapes: Mapping[str, tuple[int, ...]],
     work_dir: Path,
     *,
+    input_data: Path | None = None,
     cache: ResultCache = NO_CACHE,
     processor: str = "",
 ) -> Settled:
     """Return the model in a file and the one to serve, from the cache or by reading, checking and proving.
 
-    `processor` is the name of the one on which the proof runs. Raises as `read_model`, `with_shapes` and
-    `dynamic_batch` do.
+    The proof uses the samples of the load's `input_data`. `processor` is the name of the one on which it runs.
+    Raises as `read_model`, `with_shapes` and `dynamic_batch` do, and BadInput for texts without samples.
     """
     graph, notes = carried(path, work_dir)
     try:
-        found = _found(graph, shapes, work_dir, cache, processor)
-    except ModelError as error:  # of the user's file, not of ours
+        found = _found(graph, shapes, work_dir, input_data, cache, processor)
+    except BadInput as error:  # of the user's file, not of ours
         raise type(error)(error.what.replace(str(graph.path), str(path)), error.fix) from error
     done = found.batching
     served = replace(done, model=served_model(done.model, work_dir), reason=" ".join([done.reason, *notes]))
@@ -61,15 +64,21 @@ def settled(
 
 
 def _found(
-    graph: Graph, shapes: Mapping[str, tuple[int, ...]], work_dir: Path, cache: ResultCache, processor: str
+    graph: Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    work_dir: Path,
+    input_data: Path | None,
+    cache: ResultCache,
+    processor: str,
 ) -> Settled:
     if cache.folder is None:
-        return _proven(graph, shapes, work_dir)
+        return _proven(graph, shapes, work_dir, input_data)
     external = external_files(graph.proto, graph.path.parent)
     key = {
         "sha256": sha256_of(graph.path, external),
         "name": graph.path.name,
         "shapes": {name: list(shape) for name, shape in shapes.items()},
+        "samples": checksum(input_data),
         "processor": processor,
         "versions": versions_digest(),
     }
@@ -79,14 +88,30 @@ def _found(
         found = _from_entry(entry, graph, own, work_dir)
         if found is not None:
             return found
-    done = _proven(graph, shapes, work_dir)
+    done = _proven(graph, shapes, work_dir, input_data)
     _keep(cache, key, done)
     return done
 
 
-def _proven(graph: Graph, shapes: Mapping[str, tuple[int, ...]], work_dir: Path) -> Settled:
+def _proven(
+    graph: Graph, shapes: Mapping[str, tuple[int, ...]], work_dir: Path, input_data: Path | None
+) -> Settled:
     model = with_shapes(read_model(graph.path, graph), shapes)
-    return Settled(model=model, batching=dynamic_batch(model, work_dir))
+    try:
+        given = given_samples(model, input_data, SPREAD_SAMPLES)
+    except (BadInput, MemoryError):
+        if model.takes_texts:
+            raise
+        given = None  # the load's own check knows whether the model, with its batch or without, takes the data
+    if given is None and model.takes_texts:
+        name, dims = next((one.name, one.dims) for one in model.all_inputs if one.datatype == "BYTES")
+        value = '"a text"' if len(dims) == 1 else '["a text"]'
+        example = f'{{"data": [{{"{name}": {value}}}, ...]}}'
+        raise BadInput(
+            f"Input {name!r} of {graph.path} takes strings, and random ones make no meaningful load.",
+            f"Give samples: --input-data FILE.json with {example}, or an .npz file.",
+        )
+    return Settled(model=model, batching=dynamic_batch(model, work_dir, given.feeds(1) if given else ()))
 
 
 def _keep(cache: ResultCache, key: Key, done: Settled) -> None:

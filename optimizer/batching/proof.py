@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ PROOF_ELEMENTS = 4096
 """At most 4096 elements per sample of an inner tensor are compared; dozens of whole layers would fill the
 memory."""
 
-_NOTHING_TO_COMPARE = "its outputs hardly depend on its inputs, so nothing can be compared"
+_NOTHING_TO_COMPARE = "its outputs hardly depend on its inputs, so nothing can be compared (--input-data may help)"
 _FLOATS = {"FP64": np.float64, "FP32": np.float32, "FP16": np.float16}
 _INTEGERS = {
     "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
@@ -57,11 +59,16 @@ class Disproved(Exception):
     """Batching is not sound, or cannot be shown to be; the message is the reason."""
 
 
+class _DoesNotRun(Disproved):
+    """ONNX Runtime refuses these samples."""
+
+
 def prove_batching(
     original: Path,
     candidate: Path,
     inputs: Sequence[ModelTensor],
     *,
+    given: Sequence[Tensors] = (),
     rows: int = 1,
     tolerance: float,
     same_level: bool,
@@ -69,32 +76,47 @@ def prove_batching(
 ) -> Proof:
     """Run both files on the same samples, one by one and in batches, and compare row by row.
 
+    The samples are random, and the `given` ones, of one shape with a leading 1: only these if inputs are texts or
+    random samples do not run, and none of these for `same_level` if random samples suffice.
+
     `original`, which takes `rows` samples at a time, and `candidate` may be the same file. `tolerance` is relative
     to the largest value of an output; for `same_level` see `sample`. If samples give nearly the same output (as
     with untrained weights), mixed-up rows would go unnoticed. Then `probes` makes copies of both files that
     return inner tensors too, and returns the names of these in the order of computation; the last one that still
     distinguishes the samples is compared as well.
     """
+    compare_batches = partial(_compare_batches, original, candidate, rows=rows, tolerance=tolerance)
     try:
-        samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
+        texts = any(tensor.datatype == "BYTES" for tensor in inputs)
+        samples = list(given[:PROOF_SAMPLES])
+        if not texts:
+            samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
         began_s = time.monotonic()
-        reference = _alone(original, samples, rows)
-        names = reference[0].keys()
-        if rows > 1:
-            _compare(reference, _rows_of(original, samples, names, sizes=(rows,)), tolerance)
-        _compare(reference, _rows_of(candidate, samples, names, alone=candidate != original), tolerance)
+        try:
+            reference = _alone(original, samples, rows)
+        except _DoesNotRun:
+            if texts or not given:
+                raise
+            samples = list(given[:PROOF_SAMPLES])
+            reference = _alone(original, samples, rows)
+        compare_batches(samples, reference)
         row_s = (time.monotonic() - began_s) / (PROOF_SAMPLES * rows + sum(PROOF_SIZES))
         largest = _largest(samples[0], reference[0], row_s)
         if largest > PROOF_SIZES[-1] and not _compare_largest(candidate, samples, reference, largest, tolerance):
             largest = 0
-        compared = "at its outputs"
-        if not any(_tells_apart(reference, name, tolerance) for name in reference[0]):
+        told = any(_tells_apart(reference, name, tolerance) for name in reference[0])
+        compared = "at its outputs" if told else ""
+        compare_many = partial(_compare_many, compare_batches, candidate, largest=largest, tolerance=tolerance)
+        if given and not (same_level and told):
+            given = given[: max(PROOF_SAMPLES, int(PROOF_S / row_s))]
+            with suppress(_DoesNotRun):  # the load will show it
+                if compare_many(given, _alone(original, given, rows)):
+                    compared = "at its outputs for the given inputs"
+        if not compared:
             compared = _compare_inside(*probes(), samples, rows, tolerance)
-        if not compared and same_level:
+        if not compared and (same_level or texts):
             raise Disproved(_NOTHING_TO_COMPARE)
-        compared = compared or _compare_spread(
-            original, candidate, inputs, rows=rows, largest=largest, tolerance=tolerance
-        )
+        compared = compared or _compare_spread(original, inputs, rows, compare_many)
     except Disproved as why:
         return Proof(holds=False, reason=str(why))
     sizes = ", ".join(map(str, PROOF_SIZES)) + (f" and {largest}" if largest > PROOF_SIZES[-1] else "")
@@ -114,10 +136,8 @@ def _compare_largest(
     """Compare a batch of this size; False if it does not run here, which says nothing of its rows."""
     try:
         results = _rows_of(candidate, samples, reference[0].keys(), sizes=(size,))
-    except Disproved as why:
-        if isinstance(why.__cause__, RunFailed):
-            return False
-        raise
+    except _DoesNotRun:
+        return False
     _compare(reference, results, tolerance)
     return True
 
@@ -165,7 +185,7 @@ def _run(path: Path, feeds: Sequence[Tensors], what: str, *, thinned_to: int | N
     try:
         return run_model(path, feeds, thinned_to=thinned_to)
     except RunFailed as error:
-        raise Disproved(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
+        raise _DoesNotRun(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
 
 
 def _alone(path: Path, samples: Sequence[Tensors], rows: int, *, thinned_to: int | None = None) -> list[Tensors]:
@@ -223,7 +243,7 @@ def _compare(reference: list[Tensors], results: list[tuple[str, list[Tensors]]],
 def _tells_apart(results: Sequence[Tensors], name: str, tolerance: float, *, pairs: float = 1.0) -> bool:
     """True if every two samples give clearly different results, or this share of the pairs."""
     arrays = [result[name] for result in results]
-    if any(array.shape != arrays[0].shape for array in arrays) or arrays[0].dtype.kind not in "fiub":
+    if any(array.shape != arrays[0].shape for array in arrays) or arrays[0].dtype.kind not in "fiubU":
         return False
     if arrays[0].dtype.kind != "f":
         return _share(np.mean(a != b) > DISTINCT * UNEQUAL_INTEGERS for a, b in combinations(arrays, 2)) >= pairs
@@ -232,7 +252,7 @@ def _tells_apart(results: Sequence[Tensors], name: str, tolerance: float, *, pai
 
 
 def _share(answers: Iterable[Any]) -> float:
-    return float(np.mean(list(answers)))
+    return float(np.mean(list(answers) or [0.0]))  # one sample has no pairs
 
 
 def _compare_inside(
@@ -264,8 +284,44 @@ def _compare_inside(
     return f"at {witness} inside (its outputs hardly differ between samples)"
 
 
+def _compare_batches(
+    original: Path,
+    candidate: Path,
+    samples: Sequence[Tensors],
+    reference: list[Tensors],
+    *,
+    rows: int,
+    tolerance: float,
+    sizes: Sequence[int] = PROOF_SIZES,
+) -> None:
+    """Compare each sample's own results with those in batches of several sizes. Raises Disproved."""
+    names = reference[0].keys()
+    if rows > 1:
+        _compare(reference, _rows_of(original, samples, names, sizes=(rows,)), tolerance)
+    _compare(reference, _rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance)
+
+
+def _compare_many(
+    compare_batches: Callable[..., None],
+    candidate: Path,
+    samples: Sequence[Tensors],
+    reference: list[Tensors],
+    *,
+    largest: int,
+    tolerance: float,
+) -> bool:
+    """Compare more samples; True if an output distinguishes enough of them. Raises Disproved."""
+    compare_batches(samples, reference, sizes=(*PROOF_SIZES, SPREAD_SAMPLES))
+    if largest > SPREAD_SAMPLES:
+        _compare_largest(candidate, samples, reference, largest, tolerance)
+    return any(_tells_apart(reference, name, tolerance, pairs=SPREAD_PAIRS) for name in reference[0])
+
+
 def _compare_spread(
-    original: Path, candidate: Path, inputs: Sequence[ModelTensor], *, rows: int, largest: int, tolerance: float
+    original: Path,
+    inputs: Sequence[ModelTensor],
+    rows: int,
+    compare_many: Callable[[Sequence[Tensors], list[Tensors]], bool],
 ) -> str:
     """Compare outputs for larger and larger samples; return what was compared, in words.
 
@@ -279,16 +335,7 @@ def _compare_spread(
             np.isfinite(array).all() for one in reference for array in one.values() if array.dtype.kind == "f"
         ):
             break
-        names = reference[0].keys()
-        if rows > 1:
-            _compare(reference, _rows_of(original, samples, names, sizes=(rows,)), tolerance)
-        sizes = (*PROOF_SIZES, SPREAD_SAMPLES)
-        _compare(
-            reference, _rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance
-        )
-        if largest > SPREAD_SAMPLES:
-            _compare_largest(candidate, samples, reference, largest, tolerance)
-        if any(_tells_apart(reference, name, tolerance, pairs=SPREAD_PAIRS) for name in names):
+        if compare_many(samples, reference):
             told = spread
     if not told:
         raise Disproved(_NOTHING_TO_COMPARE)

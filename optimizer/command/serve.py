@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 
 from deploy.render import NATIVE_REPOSITORY, REPOSITORY
@@ -20,6 +21,7 @@ from optimizer.command.arguments import check_shared_memory
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
 from optimizer.run.serving import journals_folder
+from optimizer.run.workload_inputs import INPUT_DATA
 from optimizer.run_file import endpoint_of
 
 
@@ -62,6 +64,7 @@ def serve_run(
                 http_url, grpc_url = standing.endpoint.url("http"), standing.endpoint.url("grpc")
                 console.print(f"{name} is served at {http_url} and {grpc_url} (Ctrl-C ends it)")
                 more = " --shared-memory system" if shares else ""
+                more += "".join(f" --input-data {quote(str(file))}" for file in directory.glob(f"{INPUT_DATA}.*"))
                 console.print(f"  loadtest {http_url} --model {name} --rate 100 --p99 50ms{more}")
             standing.wait()
     except ServerError as error:

@@ -119,6 +119,14 @@ def check_runs(path: Path, proto: ModelProto) -> None:
         )
         if operator:
             raise _operator_error(path, proto, operator.group(1) or operator.group(2), reason) from error
+        locale = re.search(r"locale with name:((\w+)\.([\w-]+))", reason)  # of texts in lower case
+        if locale:
+            name, language, encoding = locale.groups()
+            raise UnsupportedModel(
+                f"{path} needs the locale {name}, which this machine does not have.",
+                f"Install it (apt-get install locales; localedef -i {language} -f {encoding} {name}), "
+                "also where the model will be served.",
+            ) from error
         raise UnsupportedModel(
             f"ONNX Runtime cannot load {path}: {shortened(plain(reason))}",
             "Export it with another opset (13 to 20 are safe), or without custom operators.",

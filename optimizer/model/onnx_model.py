@@ -93,6 +93,16 @@ class Model:
         return self.batch == "dynamic"
 
     @property
+    def takes_texts(self) -> bool:
+        """True if an input is a tensor of strings."""
+        return any(tensor.datatype == "BYTES" for tensor in self.all_inputs)
+
+    @property
+    def has_texts(self) -> bool:
+        """True if an input or output is a tensor of strings."""
+        return self.takes_texts or any(tensor.datatype == "BYTES" for tensor in self.all_outputs)
+
+    @property
     def fixed_rows(self) -> int:
         """The leading size that all inputs and outputs have in the file, if they look like one batch; else 1."""
         rows = self.all_inputs[0].dims[:1]
@@ -205,17 +215,7 @@ def _interface(path: Path, proto: ModelProto) -> tuple[tuple[ModelTensor, ...], 
         kind = "inputs" if not inputs else "outputs"
         raise UnsupportedModel(f"{path} has no {kind}, so no request can be made.", "Export it with its inputs.")
     read = tuple(_tensor(path, value, "input") for value in inputs)
-    for tensor in read:
-        _check_loadable(path, tensor)
     return read, tuple(_tensor(path, value, "output") for value in inferred_outputs(proto))
-
-
-def _check_loadable(path: Path, tensor: ModelTensor) -> None:
-    if tensor.datatype == "BYTES":
-        raise UnsupportedModel(
-            f"Input {tensor.name!r} of {path} takes strings, and random strings make no meaningful load.",
-            "Export the model from behind its text processing (token ids in, not strings).",
-        )
 
 
 def inferred_outputs(proto: ModelProto) -> list[ValueInfoProto]:

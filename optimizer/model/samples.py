@@ -1,4 +1,4 @@
-"""Inputs to try a model on: random, or given as an .npz file or a folder with one .npy file per input."""
+"""Inputs to try a model on: random, those of the load, or given as an .npz file or a folder of .npy files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.errors import BadInput
-from loadgen.traffic.model_info import NUMPY_TYPES
+from loadgen.errors import BadInput, LoadError
+from loadgen.spec.plan import Payload
+from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
+from loadgen.traffic.payloads import request_tensors
 from loadgen.traffic.random_inputs import random_tensor
+from loadgen.traffic.samples import SUFFIX
+from model_repo.spec import TensorSpec
 from optimizer.model.onnx_model import Model, ModelTensor
 from optimizer.model.ort_child import Tensors
+from search.choices import LARGEST_BATCH
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -81,6 +86,60 @@ def feeds_for(model: Model, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list
     return [{name: array.astype(types[name], copy=False) for name, array in feed.items()} for feed in feeds]
 
 
+def requests_from_data(payload: Payload, inputs: Sequence[TensorSpec], *, batched: bool) -> list[Tensors]:
+    """Return the requests that the load makes of its input data. Raises BadInput if the inputs do not take it."""
+    first = (-1,) if batched else ()
+    info = ModelInfo(
+        name="the model",
+        inputs=tuple(
+            Tensor(name=spec.name, datatype=spec.datatype, shape=(*first, *spec.shape)) for spec in inputs
+        ),
+        outputs=(),
+        max_batch_size=LARGEST_BATCH if batched else 0,
+    )
+    try:
+        return request_tensors(info, payload)
+    except LoadError as error:
+        what, _, fix = str(error).partition("\n")
+        raise BadInput(f"--input-data: {what}", fix) from error
+
+
+def given_samples(model: Model, data: Path | None, count: int) -> Samples | None:
+    """Return at most `count` samples of the load's input data, from all over it; None if there are no samples.
+
+    They have the commonest of the shapes, and finite values if any have. Texts are arrays of `str`. Raises
+    BadInput for data that the model does not take.
+    """
+    if data is None or data.suffix == SUFFIX:
+        return None
+    batched = model.batch != "none"
+    shapes = {one.name: one.concrete_shape for one in model.inputs if -1 in one.shape and one.concrete_shape}
+    found = requests_from_data(Payload(data_file=data, shapes=shapes), model.inputs, batched=batched)
+    finite = [one for one in found if all(np.isfinite(x).all() for x in one.values() if x.dtype.kind == "f")]
+    by_shape: dict[Any, list[Tensors]] = {}
+    for one in finite or found:
+        by_shape.setdefault(tuple((name, one[name].shape) for name in sorted(one)), []).append(one)
+    alike = max(by_shape.values(), key=len)
+    number = min(count, len(alike))
+    picked = [alike[at * len(alike) // number] for at in range(number)]
+    join = np.concatenate if batched else np.stack
+    arrays = {name: join([_as_text(one[name], data) for one in picked]) for name in picked[0]}
+    return Samples(arrays=arrays, source="given", batched=batched)
+
+
+def _as_text(array: NDArray[Any], data: Path) -> NDArray[Any]:
+    """Return an array of bytes or texts as ONNX Runtime takes it, others as they are. Raises BadInput."""
+    if array.dtype != np.object_:
+        return array
+    try:
+        texts = [one.decode() if isinstance(one, bytes) else one for one in array.ravel()]
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"--input-data {data}: {error}.", "Convert its texts to UTF-8, as ONNX has them."
+        ) from error
+    return np.array(texts, dtype=str).reshape(array.shape)
+
+
 def synthetic_samples(model: Model, count: int, *, seed: int) -> Samples:
     """Return random requests.
 
@@ -125,13 +184,13 @@ def _table_rows(graph: GraphProto) -> dict[str, int]:
     return rows
 
 
-def samples_from_data(path: Path, model: Model, *, option: str = "--calibration-data") -> Samples:
+def samples_from_data(path: Path, model: Model) -> Samples:
     """Return the samples in `path`: an array per input, whose first axis counts them. Nothing is unpickled.
 
     Raises BadInput for missing or unknown names, numbers of samples that differ, shapes and types that do not fit,
     and values that are not finite.
     """
-    where = f"{option} {path}"
+    where = f"--calibration-data {path}"
     arrays = _arrays(path, where)
     names = [tensor.name for tensor in model.all_inputs]
     wrong = [name for name in names if name not in arrays] or [name for name in arrays if name not in names]

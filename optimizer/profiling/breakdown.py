@@ -26,7 +26,7 @@ from optimizer.errors import RunFailed
 from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model
 from optimizer.model.ort_child import Tensors, run_in_child
-from optimizer.model.samples import synthetic_samples
+from optimizer.model.samples import given_samples, synthetic_samples
 from optimizer.profiling.layers import LayerTime, bound_of, shares
 from optimizer.profiling.profile_child import profiled
 from optimizer.profiling.text import time_summary
@@ -108,8 +108,9 @@ SLOWEST = 10
 class Execution:
     """The execution to profile: an engine at `batch_size`, and its settings.
 
-    `model` is the source of the engine. `threads` 0 means one per core. `graphs` means CUDA graphs, if the engine
-    runs on a GPU. Its child processes have to end at `until_s` on the clock of `time.monotonic`.
+    `model` is the source of the engine; `input_data` is that of the load, None: random. `threads` 0 means one per
+    core. `graphs` means CUDA graphs, if the engine runs on a GPU. Its child processes have to end at `until_s` on
+    the clock of `time.monotonic`.
     """
 
     engine: Engine
@@ -118,11 +119,15 @@ class Execution:
     threads: int
     graphs: bool
     seed: int = 0
+    input_data: Path | None = None
     until_s: float = field(default=math.inf, compare=False)
 
     def feed(self) -> Tensors:
-        """Return random inputs in the engine's own types, as whole tensors."""
-        samples = synthetic_samples(self.model, self.batch_size, seed=self.seed)
+        """Return inputs in the engine's own types, as whole tensors. Raises BadInput."""
+        given = given_samples(self.model, self.input_data, self.batch_size)
+        samples = (given or synthetic_samples(self.model, self.batch_size, seed=self.seed)).repeated(
+            self.batch_size
+        )
         types = {spec.name: NUMPY_TYPES[spec.datatype] for spec in self.engine.inputs}
         whole = samples.feeds(self.batch_size)[0]
         return {name: array.astype(types[name], copy=False) for name, array in whole.items()}
@@ -234,14 +239,15 @@ def time_use_of(
     model: Model | None,
     here: bool = True,
     seed: int = 0,
+    input_data: Path | None = None,
     most_s: float = math.inf,
     on_event: OnEvent = events.ignore,
 ) -> TimeUseRecord | None:
     """Return the run's record of its request time; None if the server gave no timings.
 
-    `model` is the source of the engines, and gives their inputs. Without one, or if the server is on another
-    machine (`here` False), nothing is profiled. An engine that cannot be profiled, or not in `most_s`, is left out
-    with a note: the recommendation is valid without it.
+    `model` is the source of the engines, and gives their inputs, with the values of `input_data`. Without one, or
+    if the server is on another machine (`here` False), nothing is profiled. An engine that cannot be profiled, or
+    not in `most_s`, is left out with a note: the recommendation is valid without it.
     """
     other = None if baseline is None or baseline.number == winner.number else baseline
     profiles: dict[Execution, EngineProfileRecord | None] = {}
@@ -251,6 +257,7 @@ def time_use_of(
         execution = None if trial is None or model is None or not here else _execution(trial, model, seed, until_s)
         if execution is None:
             return None
+        execution = replace(execution, input_data=input_data)
         if execution not in profiles:
             profiles[execution] = _profiled(execution, on_event)
         return profiles[execution]

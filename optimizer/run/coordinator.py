@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
-from loadgen.files import sha256_of
+from loadgen.files import checksum
 from model_repo.server.options import DEFAULT_IMAGE
 from optimizer.call_options import OF_A_WORKER
 from optimizer.config import STORAGE_VARIABLE, OptimizeConfig
@@ -181,13 +180,3 @@ def same_of(config: OptimizeConfig, machine: Hardware) -> dict[str, str | None]:
         "--calibration-data": checksum(config.calibration_data),
         "--trace": checksum(config.trace),
     }
-
-
-def checksum(path: Path | None) -> str | None:
-    """Return the SHA-256 of a file, or of a folder's files and their names; None for no path. Raises OSError."""
-    if path is None:
-        return None
-    if not path.is_dir():
-        return sha256_of(path)
-    parts = (f"{part.name}\0{sha256_of(part)}\n" for part in path.iterdir() if part.is_file())
-    return hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()

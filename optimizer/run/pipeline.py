@@ -100,6 +100,7 @@ def optimize(
         model=prepared.model,
         here=config.server != "remote",
         seed=config.seed,
+        input_data=config.input_data,
         most_s=max(0.0, budget.total_s - budget.elapsed_s() + EXPLAINED_IN_S),
         on_event=on_event,
     )

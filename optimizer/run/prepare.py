@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -114,14 +114,25 @@ def prepare(
     else:
         path = Path(config.model)
     with timed_step(on_event, "reading the model, proof of its batch") as step:
-        read = partial(settled, path, config.shapes, work_dir, cache=cache, processor=machine.cpu)
+        read = partial(
+            settled,
+            path,
+            config.shapes,
+            work_dir,
+            input_data=config.input_data,
+            cache=cache,
+            processor=machine.cpu,
+        )
         known = call_limited(read, model=path, limits=graph_limits(size_of(path)))
         step.cached = known.cached
     model, batching = known.model, known.batching
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     price = _price(config, machine)
-    device = device_of(machine)
+    served_on = replace(machine, gpus=()) if batching.model.has_texts else machine
+    if served_on != machine:
+        on_event(events.Note(text="The model has strings, which only the CPU computes: the GPU is left out."))
+    device = device_of(served_on)
     if not exported:
         _checked("machine", check_machine, on_event)
         _checked("server", check_server, on_event)
@@ -142,7 +153,7 @@ def prepare(
         processor=machine.cpu,
     )
     with engine_race(
-        machine,
+        served_on,
         precisions=request.precisions,
         given=number_format(batching.model.graph.proto) if "fp32" in request.precisions else "fp32",
         cache=EngineCache(cache_dir),
@@ -158,14 +169,14 @@ def prepare(
         records = list(usable.accuracy)
 
         def judge_engine(runner: EngineRunner, precision: Precision) -> AccuracyRecord:
-            records.append(judged_engine(runner, precision, usable, machine.gpus[0], config.accuracy))
+            records.append(judged_engine(runner, precision, usable, served_on.gpus[0], config.accuracy))
             return records[-1]
 
         engines = race.engines(
             [(variant.precision, variant.model) for variant in usable.variants],
             None if usable.reference is None else judge_engine,
         )
-    space = space_of(config, machine, engines, LARGEST_BATCH, on_event=on_event)
+    space = space_of(config, served_on, engines, LARGEST_BATCH, on_event=on_event)
     return Prepared(
         source=model,
         batching=batching,

@@ -10,13 +10,11 @@ from loadgen.files import copy_whole
 from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
 from loadgen.spec.plan import Arrivals, Payload
 from loadgen.traffic.arrivals import recorded_rate_per_s
-from loadgen.traffic.model_info import ModelInfo, Tensor
-from loadgen.traffic.payloads import request_tensors
 from loadgen.traffic.samples import shapes_in_file
-from model_repo.spec import Engine, TensorSpec
+from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
+from optimizer.model.samples import requests_from_data
 from optimizer.run.start_from import START_FILE
-from search.choices import LARGEST_BATCH
 from search.records.slo import WorkloadRecord
 from search.workload import Workload, request_shapes
 
@@ -126,17 +124,7 @@ def checked_workload(config: OptimizeConfig, engine: Engine) -> Workload:
     """
     workload = workload_of(config, batched=engine.batched)
     if config.input_data is not None and engine.own is None:
-        info = ModelInfo(
-            name=engine.model_name,
-            inputs=tuple(_tensor(spec, engine) for spec in engine.inputs),
-            outputs=(),
-            max_batch_size=LARGEST_BATCH if engine.batched else 0,
-        )
-        try:
-            request_tensors(info, payload_of(config, engine))
-        except LoadError as error:
-            what, _, fix = str(error).partition("\n")
-            raise BadInput(f"--input-data {config.input_data.name}: {what}", fix) from error
+        requests_from_data(payload_of(config, engine), engine.inputs, batched=engine.batched)
     return workload
 
 
@@ -153,11 +141,6 @@ def payload_of(config: OptimizeConfig, engine: Engine) -> Payload:
         seed=config.seed,
         shared_memory=config.shared_memory,
     )
-
-
-def _tensor(spec: TensorSpec, engine: Engine) -> Tensor:
-    batch = (-1,) if engine.batched else ()
-    return Tensor(name=spec.name, datatype=spec.datatype, shape=(*batch, *spec.shape))
 
 
 def _checked(text: str, trace: Path | None) -> Arrivals:

@@ -179,7 +179,7 @@ def recurrent(path: Path) -> Path:
 
 
 def string_input(path: Path) -> Path:
-    """A text classifier with its vocabulary inside: words (batch, 4) string -> ids (batch, 4)."""
+    """A vocabulary: words (batch, 4) string -> ids (batch, 4), and labels (batch, 4) string."""
     encoder = helper.make_node(
         "LabelEncoder",
         ["words"],
@@ -189,8 +189,18 @@ def string_input(path: Path) -> Path:
         values_int64s=[0, 1, 2],
         default_int64=3,
     )
+    named = helper.make_node(
+        "LabelEncoder",
+        ["ids"],
+        ["labels"],
+        domain="ai.onnx.ml",
+        keys_int64s=[0, 1, 2],
+        values_strings=["letter", "article", "preposition"],
+        default_string="other",
+    )
     inputs = {"words": (TensorProto.STRING, ["N", 4])}
-    return write(path, [encoder], inputs, {"ids": (INT64, ["N", 4])}, {}, ml=True)
+    outputs = {"ids": (INT64, ["N", 4]), "labels": (TensorProto.STRING, ["N", 4])}
+    return write(path, [encoder, named], inputs, outputs, {}, ml=True)
 
 
 FOREIGN: dict[str, Callable[[Path], Path]] = {
@@ -216,4 +226,8 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "bert": {"input_ids": (16,), "attention_mask": (16,)},
     "two_batch_axes": {"frames": (10, 4, 6), "scale": (4, 6)},
 }
-REFUSED = {"string_input": "takes strings"}
+SAMPLES: dict[str, str] = {
+    "string_input": '{"data": [{"words": ["a", "of", "b", "the"]}, {"words": ["the", "c", "a", "of"]},'
+    ' {"words": ["of", "of", "\\u00e9", "a"]}]}'
+}
+"""Input data, in JSON, of those that are not tried with random inputs."""

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import tritonclient.grpc as triton
-from foreign_models import FOREIGN, REFUSED, SHAPES
+from foreign_models import FOREIGN, SAMPLES, SHAPES
 from numpy.typing import NDArray
 
 from model_repo.server.options import ServerOptions
@@ -17,7 +17,7 @@ from model_repo.spec import Engine, ServingConfig
 from optimizer.batching.kept import settled
 from optimizer.cli import run_command
 from optimizer.engines.candidates import onnxruntime_engine
-from optimizer.model.samples import synthetic_samples
+from optimizer.model.samples import given_samples, synthetic_samples
 
 pytestmark = pytest.mark.system
 
@@ -39,7 +39,7 @@ def inferred(server: Server, engine: Engine, feed: Tensors) -> Tensors:
     inputs = []
     for name, array in feed.items():
         inputs.append(triton.InferInput(name, array.shape, types[name]))
-        inputs[-1].set_data_from_numpy(array)
+        inputs[-1].set_data_from_numpy(array.astype(object) if array.dtype.kind == "U" else array)
     address = f"{server.endpoint.host}:{server.endpoint.grpc_port}"
     with triton.InferenceServerClient(address) as client:
         key = dict(server.endpoint.headers("grpc"))
@@ -64,13 +64,17 @@ def _array(result: Any) -> NDArray[Any]:
     return np.array([list(row.values()) for row in result] if isinstance(result, list) else result)
 
 
-@pytest.mark.parametrize("name", [name for name in FOREIGN if name not in REFUSED])
+@pytest.mark.parametrize("name", FOREIGN)
 def test_a_foreign_model_is_served_and_answers_right(server: Server, tmp_path: Path, name: str) -> None:
     path = FOREIGN[name](tmp_path / f"{name}.onnx")
-    batching = settled(path, SHAPES.get(name, {}), tmp_path / "work").batching
-    model = batching.model
+    data = tmp_path / "data.json" if name in SAMPLES else None
+    if data is not None:
+        data.write_text(SAMPLES[name])
+    model = settled(path, SHAPES.get(name, {}), tmp_path / "work", input_data=data).batching.model
     assert model.batched is (name not in UNBATCHED)
-    feed = synthetic_samples(model, BATCH if model.batched else 1, seed=0).feeds(BATCH if model.batched else 1)[0]
+    rows = BATCH if model.batched else 1
+    samples = given_samples(model, data, rows) or synthetic_samples(model, rows, seed=0)
+    feed = samples.feeds(rows)[0]
     engine = onnxruntime_engine(model)
     server.load(
         ServingConfig(engine=engine, max_batch_size=8 if model.batched else 0, dynamic_batching=model.batched)
@@ -79,18 +83,21 @@ def test_a_foreign_model_is_served_and_answers_right(server: Server, tmp_path: P
     right = expected(path, feed, one_by_one=model.batched)
     assert answer.keys() == right.keys()
     for output, values in right.items():
-        np.testing.assert_allclose(answer[output], values.reshape(answer[output].shape), rtol=1e-2, atol=1e-3)
+        if values.dtype == np.object_:
+            assert [text.decode() for text in answer[output].ravel()] == values.ravel().tolist()
+        else:
+            np.testing.assert_allclose(answer[output], values.reshape(answer[output].shape), rtol=1e-2, atol=1e-3)
         assert answer[output].size == values.size > 0
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_foreign_model_that_cannot_be_served_is_refused_in_two_lines(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+@pytest.mark.parametrize("plan", [(), ("--dry-run",)])
+def test_texts_without_samples_are_refused_in_two_lines(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, plan: tuple[str, ...]
 ) -> None:
-    path = FOREIGN[name](tmp_path / f"{name}.onnx")
-    assert run_command(["--model", str(path), "--p99", "50ms", "--output", str(tmp_path / "run")]) == 2
+    path = FOREIGN["string_input"](tmp_path / "m.onnx")
+    assert run_command(["--model", str(path), "--p99", "50ms", "--output", str(tmp_path / "run"), *plan]) == 2
     captured = capsys.readouterr()
     errors = captured.err[captured.err.index("error: ") :].splitlines()
     assert len(errors) == 2, captured.err
-    assert REFUSED[name] in "\n".join(errors)
+    assert "--input-data" in errors[1]
     assert not (tmp_path / "run" / "server.log").exists()

@@ -27,10 +27,13 @@ LOADTEST = str(Path(sys.executable).with_name("loadtest"))
 def test_serves_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4, instance_count=2)
     write_final_repository(tmp_path / "run" / "model_repository", config)
+    data = tmp_path / "run" / "input-data.json"
+    data.write_text("{}")
     process = subprocess.Popen([OPTIMIZE, "serve", str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
+        assert f"--input-data {data}" in process.stdout.readline()
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)", line).group(1))
         endpoint = Endpoint(host="127.0.0.1", http_port=port, grpc_port=1, metrics_port=None)
         spec = config.engine.inputs[0]

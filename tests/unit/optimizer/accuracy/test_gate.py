@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foreign_models import string_input
 from onnx_models import small_cnn
 
 from optimizer.accuracy.gate import VariantRequest, usable_variants, variants_at_once
@@ -140,6 +141,15 @@ def test_the_inputs_of_the_load_judge_where_they_fit(model: Model, tmp_path: Pat
     _, records, notes = tried(model, asked(tmp_path, "fp32", "fp16", input_data=data))
     assert records[0].input_source == "synthetic"
     assert "judged on random inputs: --input-data" in notes[0]
+
+
+def test_texts_are_computed_in_fp32_alone(tmp_path: Path) -> None:
+    texts = read_model(string_input(tmp_path / "m.onnx"))
+    for device in ("cpu", "gpu"):
+        request = asked(tmp_path, "fp32", "fp16", "int8", device=device, calibration_data=tmp_path / "any.npz")
+        usable, records, notes = tried(texts, request)
+        assert (usable, records) == (["fp32"], ())
+        assert [note.partition(" ")[0] for note in notes] == ["fp16", "int8"]
 
 
 def test_what_needs_data_or_a_gpu_is_left_out_and_said(model: Model, tmp_path: Path) -> None:

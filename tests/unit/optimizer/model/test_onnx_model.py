@@ -132,7 +132,6 @@ def test_every_datatype_has_a_name_in_the_protocol(tmp_path: Path) -> None:
             ["operator com.acme:Frobnicate", "node 'the_culprit'"],
         ),
         (bad_models.unsupported_type, UnsupportedModel, ["operator Erf for bfloat16", "node 'the_Erf_y'"]),
-        (bad_models.string_input, UnsupportedModel, ["'x'", "takes strings"]),
         (bad_models.sequence_input, UnsupportedModel, ["'x'", "is a sequence"]),
         (bad_models.without_inputs, UnsupportedModel, ["has no inputs"]),
         (bad_models.without_rank, UnsupportedModel, ["does not give the shape of x"]),

@@ -1,7 +1,9 @@
 """Tests of the order of preparation: quick checks of the arguments, then the server, then slow steps."""
 
+import os
 from pathlib import Path
 
+import foreign_models
 import onnx_models
 import pytest
 
@@ -10,6 +12,8 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.errors import ModelError
 from optimizer.run.prepare import Prepared, prepare
+from search.space import engine_label
+from search.trials.events import Note
 
 
 class NoServer(UserError):
@@ -25,6 +29,33 @@ def prepared(tmp_path: Path, model: str | Path) -> Prepared:
         limits=(LatencyLimit(limit_ms=50),), model=model, output=tmp_path, precisions=("fp32", "fp16")
     )
     return prepare(config, work_dir=tmp_path / "work", check_server=no_server)
+
+
+def test_strings_are_computed_on_the_cpu_of_a_machine_with_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA L4, 23034, 550.54.15, 8.9, GPU-1'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    data, notes = tmp_path / "words.json", list[str]()
+    data.write_text(foreign_models.SAMPLES["string_input"])
+    config = OptimizeConfig(
+        limits=(LatencyLimit(limit_ms=50),),
+        model=foreign_models.string_input(tmp_path / "m.onnx"),
+        output=tmp_path,
+        input_data=data,
+    )
+    found = prepare(
+        config,
+        work_dir=tmp_path / "work",
+        on_event=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+    )
+    assert [gpu.name for gpu in found.machine.gpus] == ["NVIDIA L4"]
+    assert [(engine_label(engine), engine.device) for engine in found.engines] == [("onnxruntime-fp32", "cpu")]
+    assert len([note for note in notes if "strings" in note]) == 1
+    assert found.batching is not None
+    assert found.batching.model.batched
 
 
 def test_a_server_that_cannot_run_models_ends_it_before_any_variant_is_made(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from onnx_models import small_cnn
 from pydantic import TypeAdapter
 from shared_studies import SLO, close_all, coordinator
 
+from loadgen.files import checksum
 from loadgen.spec.limits import LatencyLimit
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cli import run_command
@@ -22,7 +23,6 @@ from optimizer.run.coordinator import (
     HARDWARE,
     TRITUNE,
     WorkerJob,
-    checksum,
     measuring_fields,
     same_of,
     worker_config,

@@ -1,0 +1,171 @@
+"""Samples that the user gave prove a batch where random inputs cannot: texts, and decisions far from 0."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import batch_models
+import numpy as np
+import onnx
+import pytest
+from batch_models import node, write
+from foreign_models import string_input
+from onnx_models import echo
+
+from loadgen.errors import BadInput
+from optimizer.batching.dynamic_batch import Batching
+from optimizer.batching.kept import Settled, settled
+from optimizer.cached import ResultCache
+from optimizer.model.onnx_model import read_model
+from optimizer.model.samples import given_samples
+
+pytestmark = pytest.mark.slow
+
+WORDS = [["a", "the", "of", "a"], ["of", "of", "a", "x"], ["the", "y", "a", "a"], ["x", "x", "a", "of"]]
+
+
+def data(path: Path, name: str, samples: Any) -> Path:
+    path.write_text(json.dumps({"data": [{name: sample} for sample in samples]}))
+    return path
+
+
+def known(folder: Path, model: Path, samples: Path | None, **more: Any) -> Settled:
+    return settled(model, {}, folder / "work", input_data=samples, **more)
+
+
+def batching(folder: Path, model: Path, samples: Path | None) -> Batching:
+    return known(folder, model, samples).batching
+
+
+def mixing_texts(path: Path) -> Path:
+    """words (N, 4) string -> the largest code of a word in the whole batch."""
+    string_input(path)
+    proto = onnx.load_model(path)
+    proto.graph.node[0].output[0] = "codes"
+    proto.graph.node.insert(1, node("ReduceMax", "codes", "most", axes=[0], keepdims=1))
+    proto.graph.node.insert(2, node("Max", "codes most", "ids"))
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def mixes_above_1000(path: Path) -> Path:
+    """y = x, but 0 once any value of the batch exceeds 1000: no ordinary random number does."""
+    nodes = [
+        node("ReduceMax", "x", "most", keepdims=1),
+        node("Less", "most limit", "small"),
+        node("Cast", "small", "factor", to=onnx.TensorProto.FLOAT),
+        node("Mul", "x factor", "y"),
+    ]
+    return write(path, nodes, {"x": ["N", 1]}, {"y": ["N", 1]}, {"limit": np.array(1000, np.float32)})
+
+
+def needs_a_length(path: Path) -> Path:
+    """A row of a table for ids from 5 on: 0 and 1, the random ids, are outside of it."""
+    nodes = [node("Sub", "ids five", "at"), node("Gather", "table at", "y")]
+    constants = {"five": batch_models.ints(5), "table": batch_models.draw(4, 3)}
+    return write(path, nodes, {"ids": ["N"]}, {"y": ["N", 3]}, constants, integers=("ids",))
+
+
+@pytest.mark.parametrize(("make", "samples"), [(string_input, WORDS), (echo, [words[:2] for words in WORDS])])
+def test_texts_are_a_batch_if_given_ones_show_it(tmp_path: Path, make: Any, samples: Any) -> None:
+    given = data(tmp_path / "words.json", "words", samples)
+    done = batching(tmp_path, make(tmp_path / "m.onnx"), given)
+    assert (done.action, done.model.batched) == ("kept", True)
+
+
+def test_texts_that_mix_are_no_batch(tmp_path: Path) -> None:
+    given = data(tmp_path / "words.json", "words", WORDS)
+    done = batching(tmp_path, mixing_texts(tmp_path / "m.onnx"), given)
+    assert done.action == "unbatched"
+    assert "comes out differently in a batch" in done.reason
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_equal_texts_show_nothing(tmp_path: Path, count: int) -> None:
+    given = data(tmp_path / "words.json", "words", WORDS[:1] * count)
+    assert batching(tmp_path, string_input(tmp_path / "m.onnx"), given).action == "unbatched"
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_texts_need_samples(tmp_path: Path, lengths: bool) -> None:
+    (tmp_path / "lengths.txt").write_text("4\n")
+    path = string_input(tmp_path / "m.onnx")
+    with pytest.raises(BadInput) as caught:
+        known(tmp_path, path, tmp_path / "lengths.txt" if lengths else None)
+    assert "'words'" in caught.value.what
+    assert '--input-data FILE.json with {"data": [{"words": ["a text"]}, ...]}' in caught.value.fix
+
+
+def test_samples_without_the_texts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no input words"):
+        known(tmp_path, string_input(tmp_path / "m.onnx"), data(tmp_path / "x.json", "other", WORDS))
+
+
+def test_a_decision_that_only_real_values_reach(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.onnx",
+        [node("Greater", "x edge", "over"), node("Cast", "over", "y", to=onnx.TensorProto.INT64)],
+        {"x": ["N", 1]},
+        {"y": ["N", 1]},
+        {"edge": np.array([[1e6]], np.float32)},
+        integers=("y",),
+    )
+    given = data(tmp_path / "x.json", "x", [[0.0], [2e6], [3.0], [4e6], [9e6]])
+    assert batching(tmp_path, path, None).action == "unbatched"
+    assert batching(tmp_path, path, given).action == "kept"
+
+
+def test_values_that_mix_are_noticed_even_if_random_ones_do_not(tmp_path: Path) -> None:
+    path = mixes_above_1000(tmp_path / "m.onnx")
+    assert batching(tmp_path, path, None).action == "kept"
+    assert batching(tmp_path, path, data(tmp_path / "x.json", "x", [[1.0], [2e6], [3.0]])).action == "unbatched"
+
+
+def test_real_values_take_the_place_of_random_ones_that_do_not_run(tmp_path: Path) -> None:
+    path = needs_a_length(tmp_path / "m.onnx")
+    assert batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [5, 6, 8])).action == "kept"
+
+
+def test_one_that_does_not_run_says_nothing_of_the_rows(tmp_path: Path) -> None:
+    path = batch_models.write(
+        tmp_path / "m.onnx",
+        [node("Gather", "table ids", "y")],
+        {"ids": ["N", 8]},
+        {"y": ["N", 8, 3]},
+        {"table": batch_models.draw(4, 3)},
+        integers=("ids",),
+    )
+    assert batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [[0] * 8, [99] * 8])).action == "kept"
+
+
+def test_data_that_does_not_fit_is_left_to_the_check_of_the_load(tmp_path: Path) -> None:
+    path = batch_models.stump(tmp_path / "m.onnx")
+    assert batching(tmp_path, path, data(tmp_path / "x.json", "z", [[1.0]])).action == "kept"
+
+
+def test_other_samples_are_another_proof(tmp_path: Path) -> None:
+    path, given = string_input(tmp_path / "m.onnx"), data(tmp_path / "words.json", "words", WORDS)
+    cache = ResultCache(folder=tmp_path / "cache")
+    assert [known(tmp_path, path, given, cache=cache).cached for _ in range(2)] == [False, True]
+    data(given, "words", WORDS[:1])
+    assert known(tmp_path, path, given, cache=cache).batching.action == "unbatched"
+
+
+def test_samples_of_the_commonest_shape_with_finite_values(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", [node("Relu", "x", "y")], {"x": ["N", "T"]}, {"y": ["N", "T"]})
+    given = data(tmp_path / "x.json", "x", [[1.0], [1.0, 2.0], [float("nan"), 1.0], [3.0, 4.0], [5.0, 6.0]])
+    samples = given_samples(read_model(path), given, 2)
+    assert samples is not None
+    assert samples.arrays["x"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert samples.source == "given"
+
+
+def test_texts_are_read_as_utf_8(tmp_path: Path) -> None:
+    model, file = read_model(string_input(tmp_path / "m.onnx")), tmp_path / "words.npz"
+    np.savez(file, words=np.array([[word.encode() for word in words] for words in WORDS]))
+    samples = given_samples(model, file, 16)
+    assert samples is not None
+    assert samples.arrays["words"].tolist() == WORDS
+    np.savez(file, words=np.array([[b"\xff"] * 4]))
+    with pytest.raises(BadInput, match="utf-8"):
+        given_samples(model, file, 16)
