@@ -9,6 +9,7 @@ import sys
 import typer
 
 from loadgen.command.app import leave, run_app, show_version
+from loadgen.errors import BadInput
 from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
 from loadgen.options.completion import completion_script
@@ -40,6 +41,8 @@ def loadtest(values: Values, origins: Origins) -> None:
         command = typer.main.get_command(app)
         typer.echo(completion_script("loadtest", command, OPTIONS, options.print_completion), nl=False)
         return
+    if options.quiet and options.verbose:
+        raise BadInput("--quiet and --verbose contradict each other.", "Leave one of them out.")
     if options.worker is not None:
         from loadgen.command.arguments import worker_from_options
         from loadgen.distributed.launch import work_on_all
@@ -62,7 +65,8 @@ def loadtest(values: Values, origins: Origins) -> None:
     if options.master:
         fleet = run.Fleet(host=options.bind, port=options.port, workers=options.expect_workers, secret=secret)
     web_port = options.web_port if options.web else None
-    raise typer.Exit(run.run(order, notes, as_json=options.json, web_port=web_port, fleet=fleet))
+    shown = {"as_json": options.json, "quiet": options.quiet, "verbose": options.verbose}
+    raise typer.Exit(run.run(order, notes, web_port=web_port, fleet=fleet, **shown))
 
 
 loadtest.__doc__ = f"{inspect.getdoc(loadtest)}\n\n{exit_codes_help()}"
@@ -77,3 +81,7 @@ def main() -> None:
 def run_command(arguments: list[str]) -> int:
     """Run the command line and return its exit code; no exception leaves."""
     return run_app(app, arguments, name="loadtest", when_stopped="Nothing was measured.")
+
+
+if __name__ == "__main__":
+    main()

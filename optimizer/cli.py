@@ -159,3 +159,7 @@ def _print_failure(failure: UserError) -> None:
         return failure_record(failure).model_dump_json(indent=2) + "\n"
 
     print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

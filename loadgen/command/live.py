@@ -1,4 +1,4 @@
-"""A load test while it runs: a live display on a terminal, a line every ten seconds elsewhere."""
+"""A load test while it runs: a live display on a terminal, a line every ten seconds elsewhere, or every second."""
 
 from __future__ import annotations
 
@@ -67,9 +67,17 @@ class LiveView(LiveDisplay):
     """Show phases, notes and figures on stderr."""
 
     def __init__(
-        self, console: Console, *, timeout_s: float, limit_ms: float | None, dashboard: WebDashboard | None = None
+        self,
+        console: Console,
+        *,
+        timeout_s: float,
+        limit_ms: float | None,
+        dashboard: WebDashboard | None = None,
+        verbose: bool = False,
     ) -> None:
         super().__init__(console)
+        self._verbose = verbose
+        self._line_every_s = 1.0 if verbose else _LINE_EVERY_S
         self._dashboard = dashboard
         self._timeout_ns = round(timeout_s * 1e9)
         self._limit_ms = limit_ms
@@ -91,7 +99,7 @@ class LiveView(LiveDisplay):
         self._phase, self._phase_s = text, seconds
         self._phase_started = time.monotonic()
         self._seen = None
-        self._next_line = self._phase_started + _LINE_EVERY_S
+        self._next_line = self._phase_started + self._line_every_s
         if self._dashboard is not None:
             self._dashboard.begin()
         if self._live is None:
@@ -106,8 +114,8 @@ class LiveView(LiveDisplay):
 
     def _show(self, seen: SoFar) -> None:
         self._seen = seen
-        if self._live is None and time.monotonic() >= self._next_line:
-            self._next_line += _LINE_EVERY_S
+        if (self._live is None or self._verbose) and time.monotonic() >= self._next_line:
+            self._next_line += self._line_every_s
             cells = (f"{name} {value}" for name, value in self._cells())
             self._console.print(Text("  " + ", ".join(cells)), soft_wrap=True)
 

@@ -44,18 +44,22 @@ def run(
     as_json: bool,
     web_port: int | None = None,
     fleet: Fleet | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
 ) -> int:
     """Carry the order out, show and write the result; returns the exit code.
 
-    `web_port` None: no web UI. `fleet` None: this machine alone sends the load.
+    `web_port` None: no web UI. `fleet` None: this machine alone sends the load. `quiet`: stderr has errors alone.
+    `verbose`: it has a line of figures every second.
     """
     record, problems = carry_out(
         order,
         notes,
-        console=SafeConsole(stderr=True),
+        console=SafeConsole(stderr=True, quiet=quiet),
         heeding=finish_on_first_interrupt,
         web_port=web_port,
         fleet=fleet,
+        verbose=verbose,
     )
     problems += show(record, as_json=as_json)
     for problem in problems:
@@ -74,6 +78,7 @@ def carry_out(
     heeding: Heeding,
     web_port: int | None = None,
     fleet: Fleet | None = None,
+    verbose: bool = False,
 ) -> tuple[LoadTestRecord, list[UserError]]:
     """Carry the order out and write its files; return the result, and the problems after it was measured.
 
@@ -86,7 +91,7 @@ def carry_out(
         limits = [limit.text for limit in order.limits.latency]
         baseline = read_baseline(order.compare, load_record(order), limits, find_max=order.find_max)
     started_at = datetime.now(UTC)
-    live = partial(_carry_out, order, notes, console, heeding, web_port, fleet)
+    live = partial(_carry_out, order, notes, console, heeding, web_port, fleet, verbose)
     finding, problems = _measured(live)
     machines = 1 if fleet is None else fleet.workers
     record = record_of(order, finding, notes=notes, started_at=started_at, baseline=baseline, machines=machines)
@@ -118,6 +123,7 @@ def _carry_out(
     heeding: Heeding,
     web_port: int | None,
     fleet: Fleet | None,
+    verbose: bool,
     on_found: Callable[[LoadTestResult], None],
 ) -> Exception | None:
     """Carry the order out with the display and the dashboard; returns the error that broke the display."""
@@ -131,6 +137,7 @@ def _carry_out(
                 timeout_s=order.plan.timeout_s,
                 limit_ms=order.limits.strictest_ms,
                 dashboard=dashboard,
+                verbose=verbose,
             )
         )
         for note in notes:

@@ -179,6 +179,8 @@ class LoadTestOptions:
         "FILE",
         flag_only=True,
     )
+    quiet: bool = OUTPUT("Print the result alone: no progress and no notes.", default=False, letter="-q")
+    verbose: bool = OUTPUT("Print a line of figures every second.", default=False, letter="-v")
     debug: bool = OUTPUT("Show tracebacks.", default=False, flag_only=True)
     master: bool = MACHINES("Let workers on other machines send the load.", default=False)
     expect_workers: int = MACHINES("Number of workers to wait for; they share the load.", "N", default=1)

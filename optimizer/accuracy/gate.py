@@ -201,7 +201,7 @@ def _possible(request: VariantRequest, *, texts: bool, calibrated: bool, on_even
     possible: list[Precision] = []
     for precision in dict.fromkeys(request.precisions):
         if texts and precision != "fp32":
-            lacks = "a model that takes no texts"
+            lacks = "inputs that are not strings"
         elif request.device == "cpu" and precision in GPU_ONLY:
             lacks = "a GPU"
         elif precision in CALIBRATED and not calibrated:

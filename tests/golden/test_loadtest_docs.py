@@ -22,7 +22,8 @@ def reference() -> str:
     for option in typer.main.get_command(app).params:
         if option.param_type_name != "option":
             continue
-        name = f"{option.opts[-1]} {option.metavar}" if option.metavar else option.opts[-1]
+        flags = ", ".join(reversed(option.opts))
+        name = f"{flags} {option.metavar}" if option.metavar else flags
         panel = getattr(option, "rich_help_panel", None) or "General"
         panels.setdefault(panel, []).append(f"| `{name}` | {option.help} |")  # type: ignore[attr-defined]
     return "".join(

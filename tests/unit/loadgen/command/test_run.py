@@ -70,3 +70,22 @@ def test_a_full_disk_under_stderr_and_stdout_costs_no_measurement(tmp_path: Path
     assert record.measurement is not None
     assert record.measurement.requests > 10
     assert done.returncode == 3
+
+
+def test_quiet_and_verbose(capfd: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    with fake_triton("--delay-ms", "1") as server:
+        common = f"{server.url} --model delay --rate 100 --duration 3s --warmup 0s".split()
+        for flag in ("-q", "-v"):
+            run_command([*common, flag])
+            said[flag] = capfd.readouterr()
+    assert said["-q"].err == ""
+    assert "requests/s" in said["-q"].out
+    assert "in flight" in said["-v"].err
+    assert run_command([*common, "-q", "-v"]) == 2
+
+
+@pytest.mark.parametrize("module", ["loadgen.cli", "optimizer.cli"])
+def test_the_modules_of_the_commands_are_commands(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("tritune ")
