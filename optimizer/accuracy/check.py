@@ -202,7 +202,9 @@ def _rows(result: Tensors, name: str, batch_size: int, reference: Reference) -> 
     if name not in result:
         return []
     array = result[name]
-    return [array] if batch_size == 1 or not reference.samples.batched else [row[None] for row in array]
+    if batch_size == 1 or not reference.samples.batched:
+        return [array]
+    return [array[at : at + 1] for at in range(len(array))]
 
 
 def shortcoming(seen: Closeness, thresholds: Thresholds) -> str:

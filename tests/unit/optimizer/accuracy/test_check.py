@@ -34,6 +34,13 @@ class Scores:
         return done, self.each_s * len(done)
 
 
+class Labels(Scores):
+    """A runner x (batch, 8) -> scores (batch,): a name for the sign of the first number."""
+
+    def __init__(self, names: Any) -> None:
+        super().__init__(lambda scores: names[(scores[:, 0] > 0).astype(int)])
+
+
 def noise(size_db: int) -> Callable[[Any], Any]:
     def disturb(scores: Any) -> Any:
         random = np.random.default_rng(int(abs(scores[0, 0]) * 1e6))
@@ -60,6 +67,15 @@ def test_a_wrong_batch_size_is_found_with_few_inputs_too(inputs: int, wrong: int
     assert {output.batch_size for output in record.outputs if not output.passed} == {wrong}
     assert record.inputs == inputs
     assert judge(Scores(), "fp16", reference(inputs), STRICT, further_sizes=(1, 8, 24, 64)).passed
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_labels_that_are_strings_are_compared_by_equality(wrong: bool) -> None:
+    names = np.array(["low", "high"])
+    known = reference_of(Labels(names), samples(), classifying=[])
+    record = judge(Labels(names[::-1] if wrong else names), "fp16", known, STRICT)
+    assert record.passed is not wrong
+    assert all(output.exact is not wrong for output in record.outputs)
 
 
 @pytest.mark.parametrize(("offered", "passes"), [(INPUTS, True), (100, False)])
