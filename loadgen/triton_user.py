@@ -13,9 +13,9 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentError, ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from locust import events as locust_events
 from locust.user.task import LOCUST_STATE_STOPPING
@@ -144,15 +144,42 @@ _DEFAULTS: dict[str, Any] = {}
 """What the start form shows as the model and the rate of the locustfile."""
 
 
+class _Rate(float):
+    """Requests per second, read from a text as Locust reads its form; an empty one is 0."""
+
+    def __new__(cls, text: str | float) -> Self:
+        return super().__new__(cls, text or 0.0)
+
+
 def _add_options(parser: ArgumentParser, **_: Any) -> None:
     """Add options, which Locust also shows in its start form. What is empty or 0 is as in the locustfile."""
+    add, ours = parser.add_argument, ("--model", "--rate", "--duration", "--arrivals")
+
+    def add_other(*names: str, **options: Any) -> Action:
+        for name in set(names).intersection(ours):
+            parser.exit(
+                2,
+                f"error: this locustfile adds an option {name}, and tritune's users have one of that name.\n"
+                f"       Rename it; theirs are {', '.join(ours)}.\n",
+            )
+        return add(*names, **options)
+
     users = _users(TritonUser)
     model, rate = (users[0].model_name, users[0].rate_per_s) if len(users) == 1 else ("", 0)
     _DEFAULTS.update(model=model, rate=float(rate))
-    parser.add_argument("--model", default=model, help="its name on the server")
-    parser.add_argument("--rate", type=float, default=float(rate), help="requests per second of all processes")
-    parser.add_argument("--duration", default="", help="such as 30s or 5m; empty: as in the locustfile")
-    parser.add_argument("--arrivals", default="", help="such as gamma:cv=2; empty: as in the locustfile")
+    try:
+        add("--model", default=model, help="its name on the server")
+        add(
+            "--rate",
+            type=_Rate,
+            default=_Rate(rate),
+            help="requests per second of all; empty: as in the locustfile",
+        )
+        add("--duration", default="", help="such as 30s or 5m; empty: as in the locustfile")
+        add("--arrivals", default="", help="such as gamma:cv=2; empty: as in the locustfile")
+    except ArgumentError as error:  # the locustfile added it before
+        add_other(error.argument_name or "")
+    parser.add_argument = add_other  # type: ignore[method-assign]
 
 
 locust_events.init_command_line_parser.add_listener(_add_options)  # type: ignore[no-untyped-call]

@@ -90,6 +90,15 @@ def test_plug_ins_and_csv_files_see_every_request_once(processes: int, last: int
     assert counts_in_csv(prefix) == {"delay": expected, "Aggregated": expected}
 
 
+OWN_OPTION = """
+from locust import events
+
+@events.init_command_line_parser.add_listener
+def add(parser):
+    parser.add_argument("--rate", type=int)
+"""
+
+
 class WebUi:
     """Locust's web UI, as its own pages talk to it."""
 
@@ -146,6 +155,23 @@ def test_the_start_form_has_the_rate_and_no_users_and_the_test_ends_with_its_sch
         assert ui.requests() == planned(300, 2.0) == len(server.document("/kept")["kept_ns"]) - 1
         ui.start(model="delay", rate="200", duration="1s", arrivals="constant")
         wait_until(lambda: ui.requests() == 200 and ui.has_stopped())
+        ui.start(model="delay", rate="", duration="2s", arrivals="constant")
+        wait_until(lambda: ui.requests() == 100 and ui.has_stopped())  # 50/s, as in the file
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before-ours", "after-ours"])
+def test_options_of_the_locustfile_with_names_of_ours_are_refused_in_two_lines(
+    before: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "locustfile.py"
+    parts = [OWN_OPTION, "from loadgen.triton_user import TritonHttpUser"]
+    file.write_text(
+        "\n".join([*parts[:: 1 if before else -1], "class Model(TritonHttpUser):", "    model_name = 'm'"])
+    )
+    done = subprocess.run(locust("-f", str(file), "--headless"), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2
+    assert "--rate" in done.stderr
 
 
 FIELDS = """
