@@ -96,6 +96,12 @@ def test_the_answer_comes_first_then_the_plots_then_the_tables(whole: Path) -> N
     assert "optimize --model m.onnx --p99 50ms" in body[places[-1] :]
 
 
+def test_no_two_headings_are_the_same(whole: Path) -> None:
+    headings = re.findall(r"<h2>(.*?)</h2>", html_page(read_evidence(whole)))
+    assert any(part.plot and part.table for part in report_of(read_evidence(whole)).sections)
+    assert len(set(headings)) == len(headings)
+
+
 def test_only_long_tables_after_the_first_are_folded() -> None:
     tables = [kit.Table(headings=("a",), rows=rows * ((kit.Cell(text="1"),),)) for rows in (100, 3, 101)]
     sections = [kit.Section(title=f"part {number}", table=table) for number, table in enumerate(tables)]
