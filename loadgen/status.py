@@ -11,6 +11,9 @@ CLOSED = 3
 MALFORMED = 4
 CLIENT_LIMIT = 5
 UNFINISHED = 6
+STREAM_ERROR = 7
+CUT_OFF = 8
+TOO_SHORT = 9
 _OTHER_STATUS = 19
 _OUT_OF = (errno.ENFILE, errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
@@ -22,6 +25,9 @@ _NAMES = {
     MALFORMED: "malformed answer",
     CLIENT_LIMIT: "client out of files or ports",
     UNFINISHED: "unfinished",  # only in the log of a run that is still going on
+    STREAM_ERROR: "error in the stream",
+    CUT_OFF: "no finish reason",
+    TOO_SHORT: "fewer tokens than asked for",
     _OTHER_STATUS: "http other",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadgen.command.streams import streamed_from, streams_load
 from loadgen.distributed.secret import cluster_secret
 from loadgen.errors import BadInput
 from loadgen.options.load_test import LoadTestOptions
@@ -26,22 +27,27 @@ def order_from_options(options: LoadTestOptions, environment: Mapping[str, str])
     """Return the order, and notes on assumptions. Raises BadInput or PlanError."""
     notes: list[Note] = []
     target = _target(options, environment)
+    streamed = streamed_from(options)
     plan, arrivals_text = _plan(options, notes)
+    limits, warmup_s = _limits(options), options.warmup_s
+    if streamed is not None:
+        plan, limits, warmup_s = streams_load(options, streamed, plan, limits, notes)
     order = LoadTest(
         target=target,
         payload=Payload(
             batch_size=options.batch_size,
             shapes=options.shapes,
-            data_file=options.input_data,
+            data_file=options.input_data if streamed is None else options.prompts,
             seed=options.seed,
             shared_memory=options.shared_memory,
             outputs=options.ask_output,
             format=options.format,
+            streamed=streamed,
         ),
         plan=plan,
-        limits=_limits(options),
+        limits=limits,
         arrivals_text=arrivals_text,
-        warmup_s=options.warmup_s,
+        warmup_s=warmup_s,
         wait_ready_s=options.wait_ready_s,
         processes=options.processes,
         find_max=options.find_max,

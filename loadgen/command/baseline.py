@@ -33,7 +33,7 @@ def read_baseline(path: Path, load: LoadRecord, limits: Iterable[str], *, find_m
             f"--compare {path} is the record of a run that was {record.outcome}.",
             "Use a run that measured its server.",
         )
-    names = (check.name for check in record.checks if check.kind == "latency")
+    names = (check.name for check in record.checks if check.kind != "errors")
     before = _conditions(record.load, names, find_max=record.capacity is not None)
     check_same(path, before, _conditions(load, limits, find_max=find_max))
     bounds = [figure.bounds for figure in _figures(record).values()]
@@ -73,6 +73,7 @@ def _conditions(load: LoadRecord, limits: Iterable[str], *, find_max: bool) -> d
         "batch size": load.batch_size,
         "shared memory": load.shared_memory,
         "format of tensors": load.format,
+        "API and tokens": f"{load.api}, {load.prompt_tokens} in, {load.output_tokens} out",
         "choice of outputs": sorted(load.outputs),
         "shapes": load.shapes,
     }

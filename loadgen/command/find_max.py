@@ -18,6 +18,7 @@ from loadgen.sending.plan_run import LoadRun, Watch
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
+from loadgen.spec.stream_limits import StreamLimit
 from loadgen.spec.target import without_secrets
 from loadgen.statistics.capacity import CapacityEstimate, find_capacity
 from loadgen.statistics.capacity_fit import Probe, ProbeResult
@@ -99,7 +100,7 @@ class _Bench:
 
         def look(log: RequestLog) -> bool:
             self.view.look(log)
-            return self.stop() or (watch is not None and watch(log))
+            return self.stop() or (watch is not None and watch(log.judged_by(self.limit)))
 
         try:
             for _ in range(2):  # what is executed for the first time says nothing; the second time it is warm
@@ -120,7 +121,8 @@ class _Bench:
             self.unanswered.append(why)
             return Probe(log=self.last.log.rows(0, 0), overloaded=False, problems=(why,))
         self.last, self.unanswered = run, []
-        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=run.measurement.problems)
+        log = run.log.judged_by(self.limit)  # of streams, in which the search sees latencies
+        return Probe(log=log, overloaded=run.stopped == "overloaded", problems=run.measurement.problems)
 
     def warm_up(self) -> None:
         """Warm up at a rate so low that requests rarely overlap."""
@@ -222,7 +224,9 @@ def _probe_record(run: ProbeResult | Attempt, answer: str, measured: Measurement
         seconds=run.load_s,
         requests=run.verdict.n,
         violations=run.verdict.violations,
-        latency_ms=none_if_not_finite(run.verdict.latency_ms),
+        latency_ms=None
+        if isinstance(run.verdict.limit, StreamLimit)
+        else none_if_not_finite(run.verdict.latency_ms),
         answer=answer,
         errors=dict(measured.errors),
     )
@@ -238,4 +242,6 @@ def _word(seen: ProbeResult) -> str:
 
 
 def _p_text(verdict: Verdict, limit: LatencyLimit) -> str:
+    if isinstance(limit, StreamLimit):
+        return f"{100 * limit.quantile:g} % within {verdict.latency_ms / limit.limit_ms:.3g} of the limits"
     return f"{limit.name} {format_ms(none_if_not_finite(verdict.latency_ms))} ms"

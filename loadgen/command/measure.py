@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from loadgen.command.baseline import compare
 from loadgen.command.live import LiveView
@@ -30,7 +30,7 @@ from loadgen.sending.plan_run import LoadRun
 from loadgen.sending.request_table import check_memory
 from loadgen.sending.shard import wait_ready
 from loadgen.spec.load_test import LoadTest, Note
-from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan
+from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Streamed
 from loadgen.spec.target import Target, without_secrets
 from loadgen.statistics.checks import FailFast, P99Bounds, judge, p99_bounds
 
@@ -104,6 +104,8 @@ def warm_up(order: LoadTest, generator: Generator, view: LiveView, stop: Callabl
         return
     view.phase("Warming up", seconds)
     plan = replace(order.plan, duration_s=seconds, seed=order.plan.seed + 1)
+    if isinstance(plan, LoadPlan):
+        plan = replace(plan, tail_s=0.0)
     if isinstance(plan, LoadPlan) and not order.is_stationary:
         level = plan.arrivals.levels[0] if plan.arrivals.kind in ("ramp", "steps") else 1.0
         plan = replace(plan, arrivals=Arrivals(), rate_per_s=plan.rate_per_s * (level or 1.0))
@@ -242,7 +244,12 @@ def load_record(order: LoadTest, *, machines: int = 1) -> LoadRecord:
         format=order.payload.format,
         outputs=order.payload.outputs,
         input_data=None if order.payload.data_file is None else order.payload.data_file.name,
+        **_streamed_record(order.payload.streamed),
     )
+
+
+def _streamed_record(streamed: Streamed | None) -> dict[str, Any]:
+    return {} if streamed is None else asdict(streamed)
 
 
 def measurement_record(
@@ -280,4 +287,5 @@ def measurement_record(
         gpu=seen.gpu,
         addresses=seen.addresses,
         in_front=seen.in_front,
+        streams=seen.streams,
     )

@@ -137,7 +137,7 @@ def _undecided(check: CheckRecord) -> str:
     """Return what the run showed of a limit, and the duration that would show more."""
     if check.needed_s is None:
         return f"{check.name}: {check.reason}"
-    late = "failed" if check.kind == "errors" else "were late"
+    late = {"errors": "failed", "attainment": "were not good"}.get(check.kind, "were late")
     seen = f"{check.violations:,} of {check.requests:,} requests {late} once this run was steady"
     longer = f"--duration {duration_option(check.needed_s)} or longer should show"
     if not check.violations:

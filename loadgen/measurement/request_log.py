@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from loadgen.measurement.addresses import AddressUse
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
+from loadgen.measurement.streams import StreamFigures, time_of
 from loadgen.spec.limits import LatencyLimit
-from loadgen.status import outcome_name
+from loadgen.spec.stream_limits import StreamLimit
+from loadgen.status import UNFINISHED, outcome_name
 
 ROW_BYTES = 3 * 8 + 1
 _NS_PER_MS = 1e6
@@ -32,6 +34,7 @@ class RequestLog:
     time when the kernel had the whole response or the request was given up. `outcome` is 0 for a response and the
     number of the kind of failure otherwise (`loadgen.status`). All of shape (n,). `colocated` holds the logs of
     other models of the server by name, if they got a load of their own meanwhile, with times since its start.
+    `streams` has a row of `STREAM_DTYPE` for each response that is a stream of tokens.
     """
 
     scheduled_ns: NDArray[np.int64]
@@ -39,6 +42,7 @@ class RequestLog:
     done_ns: NDArray[np.int64]
     outcome: NDArray[np.uint8]
     colocated: Mapping[str, RequestLog] | None = None
+    streams: NDArray[np.void] | None = None
 
     def __len__(self) -> int:
         return len(self.scheduled_ns)
@@ -87,6 +91,7 @@ class RequestLog:
             sent_ns=self.sent_ns[rows],
             done_ns=self.done_ns[rows],
             outcome=self.outcome[rows],
+            streams=None if self.streams is None else self.streams[rows],
         )
 
     def between(self, start_s: float, end_s: float) -> RequestLog:
@@ -95,8 +100,20 @@ class RequestLog:
         return self.rows(int(first), int(last))
 
     def judged_by(self, limit: LatencyLimit) -> RequestLog:
-        """Return the log that a limit is about: this one, or that of the colocated model."""
-        return self if limit.model is None else (self.colocated or {})[limit.model]
+        """Return the log that a limit is about: this one, or that of the colocated model.
+
+        For a limit on streams, the latencies are the times that it limits. A log that was judged by it stays.
+        """
+        if limit.model is not None:
+            return (self.colocated or {})[limit.model]
+        if self.streams is None or not isinstance(limit, StreamLimit):
+            return self
+        log = self
+        if not limit.parts:  # an unfinished request may yet be in time
+            unfinished = np.flatnonzero(self.outcome == UNFINISHED)
+            log = self.rows(0, int(unfinished[0]) if len(unfinished) else len(self))
+        took_ns = time_of(limit, log.scheduled_ns, log.done_ns, log.streams)
+        return replace(log, done_ns=log.scheduled_ns + took_ns, streams=None)
 
     def shifted(self, shift_ns: int) -> RequestLog:
         """Return the log with later times."""
@@ -185,6 +202,7 @@ class Measurement:
     addresses: tuple[AddressUse, ...] = ()
     cold: str = ""  # a sentence, if the server executed batch sizes or shapes for the first time, and slowly
     in_front: tuple[str, ...] = ()  # sentences about responses that the model did not compute
+    streams: StreamFigures | None = None
 
     @property
     def error_ratio(self) -> float:

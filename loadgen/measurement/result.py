@@ -16,6 +16,7 @@ from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.request_log import ClientUse, Measurement, RequestLog, errors_by_kind, percentiles_ns
 from loadgen.measurement.send_lag import most_send_lag_ms, server_is_overloaded
 from loadgen.measurement.server_stats import ServerTimings
+from loadgen.measurement.streams import stream_figures
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.status import CLIENT_LIMIT, TIMED_OUT, outcome_name
 from loadgen.wire.in_front import in_words
@@ -149,6 +150,7 @@ def measurement_of(
     errors = errors_by_kind(log)
     duration_s = last_sent_s if circumstances.get("stopped") else max(plan.duration_s, last_sent_s)
     client = circumstances["client"]
+    streams = None if log.streams is None else stream_figures(log.scheduled_ns, log.failed, log.streams)
     limit_ms = circumstances.get("limit_ms")
     most_ms = plan.most_send_lag_ms or most_send_lag_ms(limit_ms)
     if server_is_overloaded(service[0], lag[1], limit_ms):
@@ -174,9 +176,14 @@ def measurement_of(
         server=circumstances.get("server"),
         gpu=circumstances.get("gpu"),
         problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
-        remarks=circumstances.get("remarks", ()),
+        remarks=(*circumstances.get("remarks", ()), *(() if streams is None else streams.remarks)),
         addresses=circumstances.get("addresses", ()),
-        in_front=(*circumstances.get("in_front", ()), *_by_the_cache(circumstances.get("server"))),
+        in_front=(
+            *circumstances.get("in_front", ()),
+            *_by_the_cache(circumstances.get("server")),
+            *(() if streams is None else streams.in_front),
+        ),
+        streams=streams,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from loadgen.errors import BadInput
 from loadgen.printable import printable
 from loadgen.spec.limits import QUANTILES, LatencyLimit
+from loadgen.spec.stream_limits import MEASURES, Measure, StreamLimit
 from loadgen.spec.units import noted_duration_ms
 
 Kind = TypeVar("Kind")
@@ -27,7 +28,7 @@ class Declared:
     not that of its field. Text becomes the field's value by `parse`, which raises BadInput, or is a duration in
     `unit`, which `zero` allows to be 0. A path may have to be that of a file (`or_folder`) that `exists`, or be
     made `absolute`. A number may have to be `positive` or in `bounds`. With a `quantile` the value is a latency
-    limit, one of those in its field.
+    limit, on the `measure` of a stream if there is one; it is one of those in its field.
 
     `variable`: an environment variable of another name, besides the one that every option has. `flag_only`:
     neither the environment nor a file can set it. `alone`: with this flag only the command line is read. `beside`
@@ -48,6 +49,7 @@ class Declared:
     parse: Callable[[Any], Any] | None = None
     unit: Literal["ms", "s"] | None = None
     quantile: float | None = None
+    measure: Measure | None = None
     zero: bool = False
     exists: bool = False
     or_folder: bool = False
@@ -72,7 +74,9 @@ class Declared:
         if self.unit is not None:
             value_ms = noted_duration_ms(given, option=flag, default_unit=self.unit, note=note)
             if self.quantile is not None:
-                return LatencyLimit(limit_ms=value_ms, quantile=self.quantile)
+                if self.measure is None:
+                    return LatencyLimit(limit_ms=value_ms, quantile=self.quantile)
+                return StreamLimit(limit_ms=value_ms, quantile=self.quantile, measure=self.measure)
             return value_ms / 1000 if self.unit == "s" else value_ms
         if self.parse is not None:
             return self.parse(given)
@@ -111,6 +115,30 @@ def latency_limits(panel: str) -> Any:
             help=text, metavar="DURATION", panel=panel, unit="ms", quantile=QUANTILES[name], common=name == "p99"
         )
         for name, text in texts.items()
+    }
+    return field(default=(), metadata={_KEY: declared})
+
+
+_MEASURED = {
+    "ttft": "time to first token, from the due time",
+    "tpot": "time per token after the first: (last - first) / (tokens - 1)",
+    "e2e": "time of the whole reply, from the due time",
+}
+
+
+def stream_limits(panel: str) -> Any:
+    """Return a dataclass field that declares the options of all limits on streams: `--ttft-p95`..."""
+    declared = {
+        f"{measure}_{quantile}": Declared(
+            help=f"Limit for {100 * QUANTILES[quantile]:g} % of all requests on the {_MEASURED[measure]}.",
+            metavar="DURATION",
+            panel=panel,
+            unit="ms",
+            quantile=QUANTILES[quantile],
+            measure=measure,
+        )
+        for measure in MEASURES
+        for quantile in ("p50", "p90", "p95", "p99")
     }
     return field(default=(), metadata={_KEY: declared})
 

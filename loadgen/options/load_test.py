@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from loadgen.options.completion import Shell
-from loadgen.options.declare import check_values, latency_limits, option
+from loadgen.options.declare import check_values, latency_limits, option, stream_limits
 from loadgen.spec.limits import LatencyLimit
-from loadgen.spec.plan import SharedMemory, TensorFormat
+from loadgen.spec.plan import SharedMemory, StreamApi, TensorFormat
+from loadgen.spec.stream_limits import StreamLimit
 from loadgen.spec.units import shapes_from_texts, share_from_text
 
-LOAD, LIMITS, INPUTS, CONNECTION, OUTPUT, MACHINES = (
-    partial(option, panel=panel) for panel in ("Load", "Limits", "Inputs", "Connection", "Output", "Many machines")
+LOAD, LIMITS, INPUTS, STREAMS, CONNECTION, OUTPUT, MACHINES = (
+    partial(option, panel=panel)
+    for panel in ("Load", "Limits", "Inputs", "Streams of tokens", "Connection", "Output", "Many machines")
 )
 """Declare an option in a panel of `loadtest --help`."""
 
@@ -36,7 +38,8 @@ class LoadTestOptions:
     )
     trace: Path | None = LOAD("Replay a file: one time in seconds per line, or `time,rate`.", "FILE", exists=True)
     duration_s: float | None = LOAD(
-        "Duration of the measurement. Default: 30s, a whole trace, or 2m of load for --find-max.",
+        "Duration of the measurement. Default: 30s, a whole trace, 2m of load for --find-max, or with --api as "
+        "long as its limits need.",
         "DURATION",
         unit="s",
         common=True,
@@ -57,8 +60,8 @@ class LoadTestOptions:
         common=True,
     )
     timeout_s: float | None = LOAD(
-        "Time after which a request has failed, counted from its due time. Default: 10s, or twice the longest "
-        "limit if that is longer.",
+        "Time after which a request has failed, counted from its due time. Default: 10s (60s with --api), or "
+        "twice the longest limit if that is longer.",
         "DURATION",
         unit="s",
     )
@@ -119,6 +122,32 @@ class LoadTestOptions:
         "`binary`, or `json` for HTTP servers that take no binary tensors: requests and answers are JSON alone.",
         "KIND",
         default="binary",
+    )
+    api: StreamApi | None = STREAMS(
+        "Load an endpoint that streams tokens, such as http://HOST/v1: a model is then asked by this API.", "KIND"
+    )
+    prompts: Path | None = STREAMS(
+        'A prompt per line, or an object per line with its "prompt" in .jsonl. Each gets a mark of its own at its '
+        "beginning, so that no prefix cache knows it.",
+        "FILE",
+        exists=True,
+    )
+    prompt_tokens: int | None = STREAMS(
+        "Make prompts of so many words, each about a token.", "N", bounds=(1, 1_000_000)
+    )
+    output_tokens: int | None = STREAMS(
+        "Tokens to ask for. A reply of fewer is not good.", "N", bounds=(1, 1_000_000)
+    )
+    allow_short: bool = STREAMS(
+        "Let the model stop by itself. Without it, requests have `ignore_eos`, which not all servers take.",
+        default=False,
+    )
+    stream_limits: tuple[StreamLimit, ...] = stream_limits("Streams of tokens")
+    attainment: float | None = STREAMS(
+        "Also at least so many of all requests must be good in all of these limits together, such as `95%`; "
+        "--find-max searches for the highest rate at which that holds.",
+        "PERCENT",
+        parse=partial(share_from_text, option="--attainment"),
     )
     header: tuple[str, ...] = CONNECTION(
         "A header, `Name: value`. Repeatable. Other users of this machine can read command lines: use "

@@ -109,8 +109,8 @@ def load_in_words(load: LoadRecord) -> str:
 
 def observed_in_words(check: CheckRecord) -> str:
     """Return the measured value and bounds of the true one: `41.2 ms (38.0 to 44.9)`, `0.05 % (0.01 to 0.1 %)`."""
-    show = format_ms if check.kind == "latency" else format_percent
-    unit = " ms" if check.kind == "latency" else ""
+    is_share = check.kind in ("errors", "attainment")
+    show, unit = (format_percent, "") if is_share else (format_ms, " ms")
     text = f"{show(check.observed)}{unit}"
     if check.low is None and check.high is None:
         return text

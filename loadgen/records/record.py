@@ -11,7 +11,8 @@ from loadgen.finite import Count, FiniteModel
 from loadgen.measurement.addresses import AddressUse
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
-from loadgen.spec.plan import SharedMemory, TensorFormat
+from loadgen.measurement.streams import StreamFigures
+from loadgen.spec.plan import SharedMemory, StreamApi, TensorFormat
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -59,6 +60,10 @@ class LoadRecord(Record):
     )
     format: TensorFormat = Field(default="binary", description="How tensors were written over HTTP.")
     outputs: tuple[str, ...] = Field(default=(), description="Outputs that were asked for; empty: all.")
+    api: StreamApi | None = Field(default=None, description="The API of streamed tokens; null: KServe v2.")
+    prompt_tokens: Count | None = None
+    output_tokens: Count | None = Field(default=None, description="Tokens that each request asked for.")
+    allow_short: bool = False
 
 
 def _observed_answer(check: dict[str, Any]) -> ObservedAnswer | None:
@@ -81,7 +86,7 @@ class CheckRecord(Record):
     """
 
     name: str
-    kind: Literal["latency", "errors"]
+    kind: Literal["latency", "errors", "ttft", "tpot", "attainment"]
     quantile: float | None
     limit: float
     answer: Answer
@@ -153,6 +158,7 @@ class MeasurementRecord(Record):
     in_front: tuple[str, ...] = Field(
         default=(), description="Responses of a cache, a proxy or a gateway's limit in place of the model."
     )
+    streams: StreamFigures | None = Field(default=None, description="null: responses were no streams of tokens.")
     problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
     percentiles_from: Literal["every request", "histogram"] = Field(
         default="every request",

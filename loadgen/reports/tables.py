@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.measurement.server_stats import ServerTimings
+from loadgen.measurement.streams import StreamFigures
 from loadgen.records.formats import (
     UNKNOWN,
     beyond_in_words,
@@ -82,6 +83,13 @@ def latency(measured: MeasurementRecord) -> Table:
     return _figures("latency ms", "whole run", figures, main="p99")
 
 
+def streams(found: StreamFigures) -> Table:
+    """Times of tokens by quantile, one figure per request, in ms."""
+    times = {"TTFT ms": found.ttft_ms, "TPOT ms": found.tpot_ms, "longest gap ms": found.longest_gap_ms}
+    rows = [(name, [number(value, format_ms) for value in figures.values()]) for name, figures in times.items()]
+    return table_of_texts(("", *found.ttft_ms), rows)
+
+
 def stages(measured: MeasurementRecord, server: ServerTimings) -> Table:
     """Mean ms of a request in each stage."""
     figures = {
@@ -142,6 +150,11 @@ def traffic(record: LoadTestRecord, measured: MeasurementRecord) -> Table:
     rows: list[tuple[str, list[str | Cell]]] = [("requests", [traffic_in_words(measured)]), ("errors", [errors])]
     if measured.error_example:
         rows.append(("first error", [measured.error_example[:MAX_OF_AN_ERROR]]))
+    if (seen := measured.streams) is not None:
+        cached = f" ({seen.cached_tokens:,} cached)" if seen.cached_tokens else ""
+        counts = f"{seen.tokens_in:,} in{cached}, {seen.tokens_out:,} out in {seen.chunks:,} chunks"
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in seen.finish_reasons.items())
+        rows += [("tokens", [counts]), ("finish reasons", [reasons or "none"])]
     sizes = f"{format_size(measured.bytes_sent)} sent, {format_size(measured.bytes_received)} received"
     rows.append(("bytes", [sizes]))
     server = measured.server

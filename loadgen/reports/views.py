@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from loadgen.measurement.streams import GOOD
 from loadgen.records.formats import HEADLINES, comparison_in_words, load_in_words
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports import tables
@@ -62,6 +63,8 @@ def _sections(record: LoadTestRecord) -> Iterator[Section]:
     )
     measured = record.measurement
     if measured is not None:
+        if measured.streams is not None:
+            yield Section(title="Tokens", note=GOOD, table=tables.streams(measured.streams))
         yield Section(title="Latency in ms, from the time each request was due", table=tables.latency(measured))
         yield Section(title="Traffic", table=tables.traffic(record, measured))
         if (server := measured.server) is not None:
@@ -125,7 +128,8 @@ def answer_view(record: LoadTestRecord) -> RenderableType:
     measured, capacity = record.measurement, record.capacity
     shown = [tables.checks(record), None if capacity is None else tables.probes(capacity)]
     if measured is not None:
-        shown += [tables.latency(measured), tables.traffic(record, measured)]
+        tokens = None if measured.streams is None else tables.streams(measured.streams)
+        shown += [tokens, tables.latency(measured), tables.traffic(record, measured)]
     parts: list[RenderableType] = [_headline(record)]
     for table in shown:
         if table is not None:

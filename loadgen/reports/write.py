@@ -95,7 +95,7 @@ def _writers(
 
 
 def _write_log(log: RequestLog, folder: Path) -> None:
-    for name in ("scheduled_ns", "sent_ns", "done_ns", "outcome"):
+    for name in ("scheduled_ns", "sent_ns", "done_ns", "outcome", *([] if log.streams is None else ["streams"])):
         with whole_file(folder / f"{name}.npy") as file:
             np.save(file, getattr(log, name))
 

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -143,12 +143,16 @@ class _LocalWorkers:
 
     def _preparation(self, number: int) -> Message:
         shard = shard_of(self.job.plan, number, len(self.workers), limit_ms=self.job.limit_ms)
+        payload = self.job.payload
+        if payload.streamed is not None:  # no process and no run sends the prompts of another
+            payload = replace(payload, seed=(self.job.plan.seed + 1 << 10) + number)
         return {
             "do": "prepare",
             "rows": self._table.rows,
+            "streamed": payload.streamed is not None,
             "shard": asdict(shard),
             "target": target_to_json(self.job.target),
-            "payload": payload_to_json(self.job.payload),
+            "payload": payload_to_json(payload),
         }
 
     def _create_table(self) -> int:
@@ -161,12 +165,15 @@ class _LocalWorkers:
             check_memory(plan)
             due_ns = schedule(plan)
             rows = len(due_ns)
-        fd = create_table_fd(rows)
-        self._table = LogTable(fd, rows)
+        streamed = self.job.payload.streamed is not None
+        fd = create_table_fd(rows, streamed=streamed)
+        self._table = LogTable(fd, rows, streamed=streamed)
         self._table.scheduled_ns[: len(due_ns)] = due_ns
         return fd
 
     def read_statistics(self) -> dict[str, Any] | None:
+        if self.job.payload.streamed is not None:
+            return None
         self.workers[0].send({"do": "statistics", "target": target_to_json(self.job.target)})
         statistics: dict[str, Any] | None = self.workers[0].receive()["statistics"]
         self._busy = bool(self._unfinished)
@@ -182,7 +189,9 @@ class _LocalWorkers:
         if not closed and self.job.limit_ms is not None:
             late_ns = round(self.job.limit_ms * 1e6) + PATIENCE_NS  # a response in time may still be in the kernel
         self._growing = ClosedLog(self._table) if closed else GrowingLog(self._table, late_ns)
-        self._end_s = time.monotonic() + self.job.plan.duration_s + self.job.plan.timeout_s + PATIENCE_S
+        self._end_s = time.monotonic() + plan.duration_s + plan.timeout_s + PATIENCE_S
+        if isinstance(plan, LoadPlan):
+            self._end_s += plan.tail_s
 
     def wait(self, timeout_s: float) -> bool:
         if not self._unfinished[0].waits(timeout_s):

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
-from loadgen.spec.plan import Payload
+from loadgen.spec.plan import Payload, Streamed
 from loadgen.spec.target import Target
 from loadgen.wire.poller import original
 
@@ -112,4 +112,6 @@ def payload_from_json(message: Mapping[str, Any]) -> Payload:
     data_file = None if message["data_file"] is None else Path(message["data_file"])
     picked = None if message["picked"] is None else tuple(message["picked"])
     outputs = tuple(message["outputs"])
-    return Payload(**{**message, "shapes": shapes, "data_file": data_file, "picked": picked, "outputs": outputs})
+    streamed = None if message["streamed"] is None else Streamed(**message["streamed"])
+    made = {"shapes": shapes, "data_file": data_file, "picked": picked, "outputs": outputs, "streamed": streamed}
+    return Payload(**{**message, **made})

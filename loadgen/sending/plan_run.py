@@ -7,12 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from loadgen.measurement.gpu import GpuSampler, ReadSample
 from loadgen.measurement.request_log import Measurement, RequestLog
 from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
 from loadgen.measurement.server_stats import cold_text, stand_still, statistics_remarks, timings_between
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
+from loadgen.status import UNFINISHED
+from loadgen.traffic.arrivals import schedule
 
 Watch = Callable[[RequestLog], bool]
 StopReason = Literal["overloaded", "watch"]
@@ -89,11 +93,15 @@ class PlanRun:
     gpu: ReadSample | None
     _stopped: StopReason | None = field(default=None, init=False)
     _next_watch_s: float = field(default=0.0, init=False)
+    _tail_ended: bool = field(default=False, init=False)
     _began_ns: int = field(default=0, init=False)
+    _measured: int | None = field(default=None, init=False)  # the requests before the tail; None: all
 
     def execute(self) -> LoadRun:
         """Send the plan, and return when every request has ended."""
-        workers = self.workers
+        workers, plan = self.workers, self.job.plan
+        if isinstance(plan, LoadPlan) and plan.tail_s:
+            self._measured = int(np.searchsorted(schedule(plan), round(plan.duration_s * 1e9)))
         try:
             workers.prepare()
             before = workers.read_statistics()
@@ -114,7 +122,7 @@ class PlanRun:
             gpu=gpu.use,
             stopped=self._stopped is not None,
         )
-        log = workers.log()
+        log = self._log()
         measurement = measurement_of(log, self.job.plan, **circumstances)
         measurement = replace(
             measurement,
@@ -133,6 +141,7 @@ class PlanRun:
             if time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + _LOOK_PERIOD_S
                 self._show()
+                self._end_tail()
         self._stop_if_overloaded()
 
     def _show(self) -> None:
@@ -140,9 +149,25 @@ class PlanRun:
         began_s = time.monotonic()
         if self.watch is None or self._stopped is not None or began_s < self._next_watch_s:
             return
-        if self.watch(self.workers.log()):
+        if self.watch(self._log()):
             self._stop("watch")
         self._next_watch_s = began_s + (time.monotonic() - began_s) / _WATCH_TIME_FRACTION
+
+    def _log(self) -> RequestLog:
+        """Return the requests that are measured, as far as they are known."""
+        log = self.workers.log()
+        if self._measured is None:
+            return log
+        return log.between(0.0, self.job.plan.duration_s)
+
+    def _end_tail(self) -> None:
+        """Stop the load when all requests that are measured have ended."""
+        if self._measured is None or self._stopped is not None or self._tail_ended:
+            return
+        log = self._log()
+        if len(log) >= self._measured and UNFINISHED not in log.outcome:
+            self._tail_ended = True
+            self.workers.stop()
 
     def _stop_if_overloaded(self) -> None:
         if self._stopped is None and any(result.overloaded for result in self.workers.results):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import PlanError
 from loadgen.measurement.request_log import ROW_BYTES, RequestLog
+from loadgen.measurement.streams import STREAM_DTYPE
 from loadgen.memory import memory_bytes
 from loadgen.spec.plan import LoadPlan
 from loadgen.status import UNFINISHED
 from loadgen.traffic.arrivals import schedule
+from loadgen.wire.events import Reply
 
 BYTES_PER_REQUEST = 2 * ROW_BYTES
 """The memory that a run needs per request: its row, and as much again while the figures are computed."""
@@ -32,22 +36,37 @@ def check_memory(plan: LoadPlan, parts: int = 1) -> None:
 
 
 class LogTable:
-    """`rows` requests in anonymous shared memory, one column after the other, 25 bytes per row.
+    """`rows` requests in anonymous shared memory, one column after the other, 25 bytes per row, or more.
 
     Nothing is copied between processes: every worker writes its own rows, and the log of a finished run is a
     view. A time of 0 means "not yet": the loop never records a send or an end at 0.
     """
 
-    def __init__(self, fd: int, rows: int) -> None:
+    def __init__(self, fd: int, rows: int, *, streamed: bool = False) -> None:
         self.rows = rows
-        self._map = mmap.mmap(fd, max(1, rows * ROW_BYTES))
+        self._map = mmap.mmap(fd, _size(rows, streamed=streamed))
         self.scheduled_ns: NDArray[np.int64] = self._column(0)
         self.sent_ns: NDArray[np.int64] = self._column(1)
         self.done_ns: NDArray[np.int64] = self._column(2)
         self.outcome: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, rows, 24 * rows)
+        self.streams: NDArray[np.void] | None = None
+        if streamed:
+            self.streams = np.frombuffer(self._map, STREAM_DTYPE, rows, ROW_BYTES * rows)
 
     def _column(self, number: int) -> NDArray[np.int64]:
         return np.frombuffer(self._map, np.int64, self.rows, 8 * self.rows * number)
+
+    def notes_replies(self, part: int, parts: int, origin_ns: int) -> Callable[[int, Reply], None]:
+        """Return what writes the replies of a shard into its rows, with times since `origin_ns`."""
+        assert self.streams is not None
+        rows = self.streams[part::parts]
+
+        def note(row: int, reply: Reply) -> None:
+            first_ns, last_ns = (at_ns - origin_ns if at_ns else 0 for at_ns in (reply.first_ns, reply.last_ns))
+            counts = (reply.tokens_in, reply.tokens_out, reply.cached_tokens, reply.chunks)
+            rows[row] = (first_ns, last_ns, reply.longest_gap_ns, *counts, reply.finish.encode()[:16])
+
+        return note
 
     def finished(self, rows: int) -> RequestLog:
         """Return all requests that were sent, in the order of the schedule; they are among the first `rows`.
@@ -69,13 +88,18 @@ class LogTable:
             sent_ns=self.sent_ns[:end],
             done_ns=self.done_ns[:end],
             outcome=self.outcome[:end],
+            streams=None if self.streams is None else self.streams[:end],
         )
 
 
-def create_table_fd(rows: int) -> int:
+def _size(rows: int, *, streamed: bool) -> int:
+    return max(1, rows * (ROW_BYTES + streamed * STREAM_DTYPE.itemsize))
+
+
+def create_table_fd(rows: int, *, streamed: bool = False) -> int:
     """Return a file descriptor of zeroed memory for so many rows. It has no name, so nothing can stay behind."""
     fd = os.memfd_create("request-log")
-    os.ftruncate(fd, max(1, rows * ROW_BYTES))
+    os.ftruncate(fd, _size(rows, streamed=streamed))
     return fd
 
 
@@ -131,7 +155,7 @@ class GrowingLog:
         sent[late[sent[late] == 0]] = now_ns
         done[late] = now_ns
         outcome[late] = UNFINISHED
-        return RequestLog(scheduled_ns=part.scheduled_ns, sent_ns=sent, done_ns=done, outcome=outcome)
+        return replace(part, sent_ns=sent, done_ns=done, outcome=outcome)
 
 
 class ClosedLog:

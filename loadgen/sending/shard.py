@@ -7,67 +7,35 @@ import gc
 import math
 import termios
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import cast
 
 from loadgen.errors import LoadError, TargetRefused, TargetUnreachable
 from loadgen.measurement.addresses import Histogram, histograms_of
-from loadgen.measurement.first_answers import turn_of
+from loadgen.measurement.first_answers import Turn, turn_of
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
+from loadgen.sending.backlog import BacklogRule
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, SendLoop, Tick
 from loadgen.sending.shared_memory import SharedInputs
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.status import NOT_CONNECTED, OK, is_passing
+from loadgen.status import NOT_CONNECTED, OK, is_passing, outcome_name
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors, settled
 from loadgen.wire.advice import advice_on
-from loadgen.wire.connections import wire_of
+from loadgen.wire.connections import stream_wire_of, wire_of
 from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
 from loadgen.wire.questions import PAUSES_S, pause, read_model_info
+from loadgen.wire.stream_wire import StreamWire
 
-_RISE_NS, _PATIENT_NS = 1_000_000_000, 500_000_000
-_BACKLOG_MIN = 8
-
-
-class BacklogRule:
-    """The server is overloaded if over 3 x rate x limit are in flight, and rising for a second.
-
-    A queue that grows without end passes 3 x rate x limit; a burst passes it too, but falls again. "Rising"
-    means that each third of the last second saw more in flight, on average, than the third before.
-    """
-
-    def __init__(self, *, rate_per_s: float, limit_ms: float) -> None:
-        self._threshold = max(_BACKLOG_MIN, 3.0 * rate_per_s * limit_ms / 1e3)
-        self._seen: deque[tuple[int, int]] = deque()
-
-    def overloaded(self, now_ns: int, in_flight: int) -> bool:
-        """Take the number in flight now. True if the server is overloaded. Call about every 50 ms."""
-        seen = self._seen
-        seen.append((now_ns, in_flight))
-        while seen[0][0] < now_ns - _RISE_NS:
-            seen.popleft()
-        if in_flight <= self._threshold or now_ns - seen[0][0] < 0.9 * _RISE_NS or len(seen) < 6:
-            return False
-        if min(count for _, count in seen) <= self._threshold:
-            return False
-        counts = [count for _, count in seen]
-        third = len(counts) // 3
-        first, middle, last = counts[:third], counts[third:-third], counts[-third:]
-        return _mean(first) < _mean(middle) < _mean(last)
-
-
-def _mean(counts: list[int]) -> float:
-    return sum(counts) / len(counts)
-
-
+_PATIENT_NS = 500_000_000
 _CONNECT_S = 5.0
 _LARGE_BYTES = 1 << 16  # of a request: only such ones can be slow to send
 _OLDEST = 16
@@ -131,21 +99,31 @@ class PreparedTarget:
     def __init__(self, target: Target, payload: Payload, poller: Poller, timeout_s: float) -> None:
         self._target = target
         self._poller = poller
-        self.info: ModelInfo
-        self.info, self.notes = settled(read_model_info(target), payload)
-        pool = request_tensors(self.info, payload)
-        self.turn = turn_of([[values.shape for values in one.values()] for one in pool], self.info.instances)
+        self.info: ModelInfo | None = None
+        self.notes: tuple[str, ...] = ()
+        self.turn = Turn()
         self._outcomes: dict[int, int] = {}
         with ExitStack() as stack:
-            places = None
-            if payload.shared_memory == "system":
-                shared = SharedInputs.of(target, [raw_inputs(self.info, tensors) for tensors in pool])
-                stack.callback(shared.close)
-                places = shared.places
-            self.wire: LoadWire = wire_of(target, self.info, pool, poller, self._note, places, payload.format)
+            self.wire: LoadWire
+            if payload.streamed is None:
+                self.wire = self._inferring(payload, stack)
+            else:
+                self.wire = stream_wire_of(target, payload, poller, self._note)
             stack.callback(self.wire.close)
             self.answered = self._try_one(timeout_s, payload)
             self._opened = stack.pop_all()
+
+    def _inferring(self, payload: Payload, stack: ExitStack) -> LoadWire:
+        """Return connections that send inferences, as the server's metadata describes them."""
+        self.info, self.notes = settled(read_model_info(self._target), payload)
+        pool = request_tensors(self.info, payload)
+        self.turn = turn_of([[values.shape for values in one.values()] for one in pool], self.info.instances)
+        places = None
+        if payload.shared_memory == "system":
+            shared = SharedInputs.of(self._target, [raw_inputs(self.info, tensors) for tensors in pool])
+            stack.callback(shared.close)
+            places = shared.places
+        return wire_of(self._target, self.info, pool, self._poller, self._note, places, payload.format)
 
     def connect(self, count: int) -> None:
         """Open connections ahead of the load. Those that fail now are opened when they are needed."""
@@ -179,8 +157,8 @@ class PreparedTarget:
                 f"{self._target.url} refuses connections: {self.wire.error_example}.\n"
                 "Start the server, or correct the address."
             )
-        if outcome == OK:
-            return True
+        if outcome == OK or (payload.streamed is not None and not outcome_name(outcome).startswith("http 4")):
+            return True  # streams fail in many ways, which the load counts
         raise TargetRefused(
             f"{self._target.model_name} on {self._target.url} did not answer a first request: "
             f"{str(self.wire.error_example).rstrip('.')}.\n{advice_on(outcome, self.info, payload)}"
@@ -265,6 +243,8 @@ def run_shard(
     wire.error_example = None
     wire.in_front.clear()
     rows = len(table.scheduled_ns[shard.part :: shard.parts])
+    if table.streams is not None:
+        cast("StreamWire", wire).replied = table.notes_replies(shard.part, shard.parts, origin_ns)
     wire.places = bytearray(rows if wire.addresses.may_be_several else 0)
     with without_collections():
         wall, cpu = clock.monotonic_ns(), time.process_time_ns()

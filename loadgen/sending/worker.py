@@ -80,7 +80,7 @@ class Worker:
             return {"statistics": read_statistics(target_from_json(message["target"]))}
         assert message["do"] == "prepare"
         assert fd is not None
-        table = LogTable(fd, message["rows"])
+        table = LogTable(fd, message["rows"], streamed=message["streamed"])
         os.close(fd)
         return self._prepare_and_run(message, table)
 

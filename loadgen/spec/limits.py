@@ -76,6 +76,16 @@ class LatencyLimit:
         return f"{self.of} <= {self.limit_ms:g} ms"
 
     @property
+    def over(self) -> str:
+        """`took over 50 ms`: what a request over the limit did."""
+        return f"took over {self.limit_ms:g} ms"
+
+    @property
+    def steady_after_ms(self) -> float:
+        """The time scale of the load: a run is steady after about three of it."""
+        return self.limit_ms
+
+    @property
     def within(self) -> str:
         """`p99 within 50 ms`, `p99 of other within 20 ms at 900/s`."""
         at = "" if self.colocated is None else f" at {self.colocated.rate_per_s:g}/s"
@@ -110,4 +120,4 @@ class Limits:
     @property
     def strictest_ms(self) -> float | None:
         """The limit of the highest quantile: a backlog of three such limits, and rising, is an overload."""
-        return max(self.latency, key=lambda limit: limit.quantile).limit_ms if self.latency else None
+        return max(self.latency, key=lambda limit: limit.quantile).steady_after_ms if self.latency else None

@@ -19,6 +19,9 @@ SharedMemory = Literal["none", "system"]
 TensorFormat = Literal["binary", "json"]
 """How tensors are written over HTTP: as raw bytes after the JSON, or as lists of numbers in it."""
 
+StreamApi = Literal["openai-chat", "openai-completions"]
+"""The APIs whose responses are streams of tokens, as server-sent events."""
+
 ArrivalKind = Literal["poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike"]
 ARRIVAL_KINDS: tuple[ArrivalKind, ...] = get_args(ArrivalKind)
 
@@ -100,7 +103,8 @@ class LoadPlan:
     time; a request that runs into it has failed, at the limit or later, and is never dropped.
     `max_in_flight` holds due requests back while this many are unanswered; the time they wait counts.
     `most_send_lag_ms` is the highest p99 of the send lag at which the run measures the server, not the client;
-    None: 1 ms, or 5 % of the limit.
+    None: 1 ms, or 5 % of the limit. After the duration the load goes on until all requests of the duration have
+    ended, `tail_s` at most, and these requests are not measured.
     """
 
     rate_per_s: float
@@ -110,6 +114,7 @@ class LoadPlan:
     timeout_s: float = 10.0
     max_in_flight: int | None = None
     most_send_lag_ms: float | None = None
+    tail_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= MAX_RATE_PER_S:
@@ -170,6 +175,20 @@ def _check_times_of_plan(duration_s: float, timeout_s: float, seed: int) -> None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """Requests for `output_tokens` tokens each, whose responses are streams.
+
+    Prompts have about `prompt_tokens` tokens; None: they are in the payload's data file. If `allow_short`, a model
+    may stop by itself; else a response of fewer tokens has failed.
+    """
+
+    api: StreamApi
+    output_tokens: int
+    prompt_tokens: int | None = None
+    allow_short: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
     """The contents of the requests. The inputs' names and types come from the server's own metadata.
 
@@ -178,7 +197,7 @@ class Payload:
     in `picked` (None: all); without it inputs are drawn with `seed`: floats from a normal distribution, integers
     0 or 1 (legal as ids and as masks). With `shared_memory` "system" they wait in /dev/shm, which the server
     must see as well, and requests name the place; responses come back in full either way. Requests ask for
-    `outputs`, or for all.
+    `outputs`, or for all. None of this but the file and the seed is about requests that are `streamed`.
     """
 
     batch_size: int = 1
@@ -189,6 +208,7 @@ class Payload:
     shared_memory: SharedMemory = "none"
     outputs: tuple[str, ...] = ()
     format: TensorFormat = "binary"
+    streamed: Streamed | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

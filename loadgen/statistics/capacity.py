@@ -241,7 +241,7 @@ class _Search:
             limit = self._lone()[-1].verdict.limit
             if limit.colocated is not None:
                 return "too_slow", f"no {limit.within}, even with hardly any other requests"
-            return "too_slow", f"requests fail or take over {limit.limit_ms:g} ms even if they hardly meet"
+            return "too_slow", f"requests failed or {limit.over} even if they hardly met"
         if self.to_beat is not None and self._out_of_reach(self.to_beat):
             return "gave_up", f"the limit is violated below {self.to_beat:,.4g}/s"
         if met and violated and self._known(fit_capacity(self.readings)):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from loadgen.measurement.request_log import FAILED_NS, RequestLog, none_if_not_f
 from loadgen.records.formats import format_percent
 from loadgen.records.record import CheckRecord
 from loadgen.spec.limits import LatencyLimit, Limits
+from loadgen.spec.stream_limits import Measure, StreamLimit
+from loadgen.statistics.confirm import shortest_s
 from loadgen.statistics.dependence import least_burst
 from loadgen.statistics.sequential import fewest_violations, most_violations, requests_needed
 from loadgen.statistics.slo_test import Verdict, certify
@@ -46,9 +49,14 @@ def any_violated(checks: tuple[CheckRecord, ...]) -> bool:
 def check_latency(log: RequestLog, limit: LatencyLimit, confidence: float) -> CheckRecord:
     """Check that at least `limit.quantile` of all requests take at most `limit.limit_ms`; failures are over it."""
     verdict = certify(log, limit, confidence=confidence)
+    measure: Measure = "e2e"
+    if isinstance(limit, StreamLimit):
+        measure = limit.measure
+        if limit.parts:
+            return _share_check(limit.text, "attainment", limit.allowed, verdict, _last_s(log))
     return CheckRecord(
         name=limit.text,
-        kind="latency",
+        kind="latency" if measure == "e2e" else measure,
         quantile=limit.quantile,
         limit=limit.limit_ms,
         answer=verdict.answer,
@@ -70,11 +78,18 @@ def check_errors(log: RequestLog, max_ratio: float, confidence: float) -> CheckR
     verdict = certify(
         _failures_alone(log), LatencyLimit(limit_ms=1.0, quantile=1 - max_ratio), confidence=confidence
     )
+    check = _share_check(f"errors <= {format_percent(max_ratio)}", "errors", max_ratio, verdict, _last_s(log))
+    return check.model_copy(update={"reason": check.reason.replace("failed or took over 1 ms", "failed")})
+
+
+def _share_check(
+    name: str, kind: Literal["errors", "attainment"], allowed: float, verdict: Verdict, last_s: float
+) -> CheckRecord:
     return CheckRecord(
-        name=f"errors <= {format_percent(max_ratio)}",
-        kind="errors",
+        name=name,
+        kind=kind,
         quantile=None,
-        limit=max_ratio,
+        limit=allowed,
         answer=verdict.answer,
         observed=none_if_not_finite(verdict.share),
         low=verdict.share_lower,
@@ -82,8 +97,8 @@ def check_errors(log: RequestLog, max_ratio: float, confidence: float) -> CheckR
         confidence=verdict.confidence,
         requests=verdict.n,
         violations=verdict.violations,
-        reason=verdict.reason.replace("failed or took over 1 ms", "failed"),
-        needed_s=needed_s(_last_s(log), verdict),
+        reason=verdict.reason,
+        needed_s=needed_s(last_s, verdict),
     )
 
 
@@ -145,6 +160,15 @@ def _bounded_after_s(last_s: float, verdict: Verdict) -> float | None:
     n = max(_MIN_REQUESTS, requests_needed(0, verdict.limit.allowed, burst, verdict.confidence))
     # The bursts of a longer run are known only then, and are seldom exactly as long.
     return verdict.steady_from_s + max(_MIN_S, _LONGER * n / verdict.n * span_s)
+
+
+def shortest_run_s(limit: LatencyLimit, rate_per_s: float, confidence: float) -> float:
+    """Return the length of a run at a rate that shows a limit as met if no request is over it.
+
+    The steady state may begin as late as in its middle, so it is twice as long as the steady part has to be.
+    """
+    judged = max(_MIN_REQUESTS, shortest_s(limit, rate_per_s, confidence) * rate_per_s)
+    return left_out_ns(limit.steady_after_ms) / 1e9 + max(_MIN_S, 2 * judged / rate_per_s)
 
 
 def needed_s(last_s: float, verdict: Verdict) -> float | None:
@@ -245,7 +269,7 @@ def _late_in_parts(log: RequestLog, limit: LatencyLimit) -> tuple[int, list[int]
     """Return the number of requests after the warm-up, and how many were late in each part of equal length."""
     if not len(log):
         return 0, [0] * PARTS
-    start_ns, end_ns = left_out_ns(limit.limit_ms), int(log.scheduled_ns[-1])
+    start_ns, end_ns = left_out_ns(limit.steady_after_ms), int(log.scheduled_ns[-1])
     edges_ns = np.linspace(start_ns, max(start_ns, end_ns), PARTS + 1)[:-1]
     edges = [*np.searchsorted(log.scheduled_ns, edges_ns).tolist(), len(log)]
     late = log.latency_failures_last_ns > limit.limit_ns

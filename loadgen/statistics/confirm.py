@@ -194,7 +194,7 @@ class _Confirming:
 
     @property
     def warmup_s(self) -> float:
-        return max(1.0, 3e-3 * max(limit.limit_ms for limit in self.limits))
+        return max(1.0, 3e-3 * max(limit.steady_after_ms for limit in self.limits))
 
     def left_s(self) -> float:
         return self.budget_s - _counted_s(self.attempts)

@@ -74,7 +74,7 @@ def certify(log: RequestLog, limit: LatencyLimit, *, confidence: float = 0.95) -
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} must be between 0 and 1")
     log = log.judged_by(limit)
-    steady = steady_state(log, limit_ms=limit.limit_ms)
+    steady = steady_state(log, limit_ms=limit.steady_after_ms)
     return verdict_of_steady(steady, lambda start_ns: _judge(limit, confidence, log, start_ns))
 
 
@@ -183,7 +183,7 @@ def _answer(
     found: Clustering | None,
 ) -> tuple[Answer, str]:
     to = "" if limit.colocated is None else f" to {limit.model}"
-    seen = f"{violations} of {n} requests{to} failed or took over {limit.limit_ms:g} ms"
+    seen = f"{violations} of {n} requests{to} failed or {limit.over}"
     if found is None:
         return "inconclusive", f"{seen}, in too short a run to tell how requests depend"
     most, fewest = thresholds
@@ -224,7 +224,7 @@ def certify_together(
 
     def together(limit: LatencyLimit) -> Verdict:
         judged = [log.judged_by(limit) for log in logs]
-        steady = [steady_state(log, limit_ms=limit.limit_ms) for log in judged]
+        steady = [steady_state(log, limit_ms=limit.steady_after_ms) for log in judged]
         starts = zip(*((one.earliest_ns, one.start_ns) for one in steady), strict=True)
         first, second = (_judge(limit, each, joined(judged, starts_ns), 0) for starts_ns in starts)
         verdict = first if first.answer == second.answer else replace(first, answer="inconclusive")

@@ -16,11 +16,12 @@ _RAMP_STEPS = 2000  # a ramp has so many constant pieces: its number of requests
 
 
 def schedule(plan: LoadPlan, part: int = 0, parts: int = 1) -> NDArray[np.int64]:
-    """Return the send time of each request in ns since the start: ascending, within [0, duration), shape (n,).
+    """Return the send time of each request in ns since the start: ascending, within duration and tail, shape (n,).
 
     n is random for random arrivals and may be 0 if rate x duration is small. With `parts`, only every `parts`-th
     request, from the `part`-th on: all parts together are the schedule.
     """
+    plan = replace(plan, duration_s=plan.duration_s + plan.tail_s, tail_s=0.0)
     own, before = [np.zeros(0, np.int64)], 0
     for piece in _pieces(plan):
         own.append(piece[(part - before) % parts :: parts].copy())  # without the rest of the piece

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Sequence
 
 from loadgen.errors import MalformedAnswer
 from loadgen.printable import printable
@@ -13,7 +12,7 @@ from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.in_front import LOOK_AT_EACH, note_failure, note_success
-from loadgen.wire.load_wire import Finished
+from loadgen.wire.load_wire import Finished, Requests
 from loadgen.wire.poller import WRITE, Poller
 from loadgen.wire.sockets import ReadBuffer, Stream
 
@@ -21,15 +20,15 @@ _READS = 4  # in a row from one connection, so that no server delays the others 
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
 
 
-class _Connection:
+class Connection:
     """One socket with at most one request on it."""
 
     __slots__ = ("fd", "reader", "ready", "row", "stream", "unsent")
 
-    def __init__(self, stream: Stream, buffer: ReadBuffer) -> None:
+    def __init__(self, stream: Stream, reader: AnswerReader) -> None:
         self.stream = stream
         self.fd = stream.fileno()
-        self.reader = AnswerReader(buffer)
+        self.reader = reader
         self.ready = False
         self.row: int | None = None
         self.unsent: memoryview | None = None
@@ -38,7 +37,7 @@ class _Connection:
 class HttpWire:
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its response is complete.
 
-    A response of status 200 that is not as `expected` is malformed.
+    A response of status 200 that is not as `expected` is malformed; None: `fault_of` says what is wrong with it.
     `error_example` is the text of the first response that was not a success.
     """
 
@@ -46,8 +45,8 @@ class HttpWire:
         self,
         *,
         addresses: Addresses,
-        requests: Sequence[bytes],
-        expected: ExpectedAnswer,
+        requests: Requests,
+        expected: ExpectedAnswer | None,
         poller: Poller,
         finished: Finished,
     ) -> None:
@@ -59,11 +58,11 @@ class HttpWire:
         self._poller = poller
         self.finished = finished
         self._buffer = ReadBuffer()
-        self._connections: dict[int, _Connection] = {}
-        self._free: deque[_Connection] = deque()  # in turn, like independent users, so that none stays idle long
+        self._connections: dict[int, Connection] = {}
+        self._free: deque[Connection] = deque()  # in turn, like independent users, so that none stays idle long
         self.connecting = 0
         self._blocked: set[int] = set()  # connections whose requests are not completely sent
-        self.in_flight: dict[int, _Connection] = {}
+        self.in_flight: dict[int, Connection] = {}
         self.bytes_sent = 0
         self.resent = self.connections_opened = self.connections_closed = 0
         self.error_example: str | None = None
@@ -133,8 +132,8 @@ class HttpWire:
             self._drop(connection)
         self.in_flight.clear()
 
-    def _connect(self) -> _Connection:
-        connection = _Connection(self.addresses.open(), self._buffer)
+    def _connect(self) -> Connection:
+        connection = Connection(self.addresses.open(), self.reader(self._buffer))
         self._connections[connection.fd] = connection
         self._poller.add(connection.fd, WRITE)
         self.connecting += 1
@@ -146,7 +145,7 @@ class HttpWire:
         with contextlib.suppress(OSError):  # the request that needs it will fail with the error
             self._connect()
 
-    def _go_on_connecting(self, connection: _Connection) -> None:
+    def _go_on_connecting(self, connection: Connection) -> None:
         if not connection.stream.connected():
             self._poller.change(connection.fd, connection.stream.wants())
             return
@@ -158,7 +157,7 @@ class HttpWire:
         else:
             self._push(connection, connection.unsent or b"")
 
-    def _push_first(self, connection: _Connection, request: bytes) -> bool:
+    def _push_first(self, connection: Connection, request: bytes) -> bool:
         """Send a request in the usual case of `_push`; True if the kernel took all of it at once."""
         try:
             count = connection.stream.send(request)
@@ -173,7 +172,7 @@ class HttpWire:
         self._push(connection, memoryview(request)[count:])
         return False
 
-    def _push(self, connection: _Connection, data: bytes | memoryview) -> None:
+    def _push(self, connection: Connection, data: bytes | memoryview) -> None:
         """Give the kernel as much of the data as it takes; let the poller call again for the rest."""
         waited = connection.unsent is not None
         try:
@@ -198,7 +197,7 @@ class HttpWire:
                 wants |= WRITE
             self._poller.change(connection.fd, wants)
 
-    def _receive(self, connection: _Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         try:
             answer = connection.reader.read(connection.stream)
             if answer is None:
@@ -210,7 +209,7 @@ class HttpWire:
         row = connection.row
         if row is None:
             raise MalformedAnswer("an answer without a request")
-        outcome = self._judged(answer)
+        outcome = self._judged(answer, connection)
         if outcome == OK and not row % LOOK_AT_EACH:
             note_success(self.in_front, answer.fields)
         del self.in_flight[row]
@@ -222,7 +221,17 @@ class HttpWire:
             self._drop(connection)
         self.finished(row, outcome, connection.stream.arrived_ns)
 
-    def _judged(self, answer: Answer) -> int:
+    def reader(self, buffer: ReadBuffer) -> AnswerReader:
+        """Return the reader of a new connection."""
+        return AnswerReader(buffer)
+
+    def fault_of(self, answer: Answer, connection: Connection) -> tuple[int, str]:  # noqa: ARG002 - that of streams
+        """Return the outcome of a response of status 200 with its fault in words. Raises MalformedAnswer."""
+        assert self._expected is not None
+        fault = self._expected.fault_of_http(answer)
+        return (OK, "") if fault is None else (MALFORMED, f"malformed answer, {printable(fault)}")
+
+    def _judged(self, answer: Answer, connection: Connection) -> int:
         """Return the outcome of a response."""
         if answer.status != 200:
             self.retry_after = answer.fields.get(b"retry-after", b"")
@@ -231,13 +240,11 @@ class HttpWire:
             outcome = outcome_of_http(answer.status)
             note_failure(self.in_front, outcome, answer.fields)
             return outcome
-        fault = self._expected.fault_of_http(answer)
-        if fault is None:
-            return OK
-        self.error_example = self.error_example or f"malformed answer, {printable(fault)}"
-        return MALFORMED
+        outcome, fault = self.fault_of(answer, connection)
+        self.error_example = self.error_example or fault or None
+        return outcome
 
-    def _broken(self, connection: _Connection, error: OSError) -> None:
+    def _broken(self, connection: Connection, error: OSError) -> None:
         """End a connection, with the request on it as failed."""
         row = connection.row
         if isinstance(error, MalformedAnswer):
@@ -251,7 +258,7 @@ class HttpWire:
             self.error_example = self.error_example or printable(str(error))
             self.finished(row, outcome, 0)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: Connection) -> None:
         if self._connections.pop(connection.fd, None) is None:
             return
         if not connection.ready:
@@ -264,7 +271,7 @@ class HttpWire:
         self.addresses.closed(connection.stream, was_ready=connection.ready)
 
 
-def _read_on(connection: _Connection) -> Answer | None:
+def _read_on(connection: Connection) -> Answer | None:
     """Continue a response that one read did not complete, with a limited number of reads."""
     stream, read, answer = connection.stream, connection.reader.read, None
     for _ in range(_READS):

@@ -36,6 +36,13 @@ class Wire(Protocol):
         """Forget a request in flight; its response is discarded."""
 
 
+class Requests(Protocol):
+    """Requests to send in turn: `HttpWire` takes that of a row modulo their number."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, row: int, /) -> bytes: ...
+
+
 Finished = Callable[[int, int, int], None]
 """Takes a row, its outcome, and the time when the kernel got its response, in ns of the wall clock; 0: unknown."""
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.server_stats import BatchTimings
-from loadgen.sending.shard import BacklogRule
+from loadgen.sending.backlog import BacklogRule
 from loadgen.spec.plan import LoadPlan
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import UNFINISHED

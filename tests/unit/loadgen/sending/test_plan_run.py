@@ -1,5 +1,6 @@
 """One run of a plan over any group of workers: when it looks, why it stops, and what it leaves behind."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
 from loadgen.sending import plan_run
 from loadgen.sending.plan_run import LoadJob, PlanRun, Watch
-from loadgen.spec.plan import LoadPlan, Payload
+from loadgen.spec.plan import Arrivals, LoadPlan, Payload
 from loadgen.spec.target import Target
 
 JOB = LoadJob(
@@ -142,3 +143,15 @@ def test_a_lost_worker_is_a_problem_of_the_measurement() -> None:
     workers = TenPerWait()
     workers.losses = ("the worker b was lost",)
     assert run_of(workers).execute().measurement.problems == ("the worker b was lost",)
+
+
+@pytest.mark.usefixtures("looks_each_time")
+def test_the_load_goes_on_until_all_that_is_measured_has_ended_and_the_rest_is_left_out() -> None:
+    """15 requests are measured; 10 more are known at each look."""
+    workers = TenPerWait()
+    every_10_ms = Arrivals(kind="constant")
+    plan = LoadPlan(rate_per_s=100.0, duration_s=0.15, tail_s=0.15, seed=0, arrivals=every_10_ms)
+    run = PlanRun(job=replace(JOB, plan=plan), workers=workers, watch=None, gpu=None).execute()
+    assert workers.calls[-5:] == ["wait", "wait", "stop", "wait", "statistics"]
+    assert len(run.log) == 15
+    assert (run.measurement.n, run.stopped) == (15, None)

@@ -1,0 +1,122 @@
+"""The tokens of streamed responses: the columns of the log, the times that limits are about, and the figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from loadgen.finite import Count, FiniteModel
+from loadgen.spec.stream_limits import StreamLimit
+
+STREAM_DTYPE = np.dtype(
+    [
+        ("first_ns", np.int64),  # when the first token arrived, since the run's start; 0: none did
+        ("last_ns", np.int64),
+        ("longest_gap_ns", np.int64),  # between two arrivals of tokens
+        ("tokens_in", np.int32),  # of the prompt, by the server's `usage`; -1: it sent none
+        ("tokens_out", np.int32),
+        ("cached_tokens", np.int32),  # of the prompt
+        ("chunks", np.int32),  # events that brought tokens
+        ("finish", "S16"),  # the finish reason; empty: none
+    ]
+)
+
+GOOD = (
+    "A request is good if its stream ended with a finish reason, no error, and the tokens it asked for, and "
+    "in time; all others are over every limit. TTFT counts from the time it was due to its first token, of "
+    "reasoning or not (a frame without text brings none); TPOT is (last - first token) / (tokens - 1)."
+)
+"""What the figures of streams mean; every report has it."""
+
+_QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+def time_of(
+    limit: StreamLimit,
+    scheduled_ns: NDArray[np.int64],
+    done_ns: NDArray[np.int64],
+    streams: NDArray[np.void] | None,
+) -> NDArray[np.int64]:
+    """Return the time of each request that a limit is about, in ns, shape (n,).
+
+    For a limit with parts it is in shares of these, the largest of which counts: its `limit_ns` is all of it.
+    """
+    if limit.parts:
+        each = [time_of(part, scheduled_ns, done_ns, streams) / part.limit_ns for part in limit.parts]
+        return np.asarray(np.ceil(np.max(each, axis=0) * limit.limit_ns), np.int64)
+    if limit.measure == "e2e" or streams is None:
+        return done_ns - scheduled_ns
+    if limit.measure == "ttft":
+        return np.where(streams["first_ns"] == 0, done_ns, streams["first_ns"]) - scheduled_ns
+    gaps = np.maximum(made_tokens(streams) - 1, 1)
+    return np.asarray((streams["last_ns"] - streams["first_ns"]) // gaps)
+
+
+def made_tokens(streams: NDArray[np.void]) -> NDArray[np.int32]:
+    """Return the tokens of each response: the server's count, else that of the events that brought some."""
+    return np.where(streams["tokens_out"] < 0, streams["chunks"], streams["tokens_out"])
+
+
+class StreamFigures(FiniteModel):
+    """The figures of streamed responses, per request and in ms; null if the quantile is that of a failed one.
+
+    Nothing is pooled over tokens: the longest gap is one figure per request.
+    """
+
+    ttft_ms: dict[str, float | None] = Field(description="Due time to first token, by quantile.")
+    tpot_ms: dict[str, float | None] = Field(description="(last - first token) / (tokens - 1), by quantile.")
+    longest_gap_ms: dict[str, float | None] = Field(description="Longest time between tokens, by quantile.")
+    tokens_in: Count = Field(description="Of all prompts, by the server's usage.")
+    tokens_out: Count = Field(description="Of all responses, by the server's usage.")
+    cached_tokens: Count = Field(description="Tokens of prompts that a prefix cache held.")
+    chunks: Count = Field(description="Events that brought tokens; an event may bring several.")
+    without_usage: Count = Field(description="Complete responses without usage; their chunks count as tokens.")
+    finish_reasons: dict[str, int]
+
+    @property
+    def in_front(self) -> tuple[str, ...]:
+        """A sentence if a cache did part of the work."""
+        if not self.cached_tokens:
+            return ()
+        share = self.cached_tokens / max(self.tokens_in, 1)
+        return (f"a prefix cache held {self.cached_tokens:,} of {self.tokens_in:,} prompt tokens ({share:.0%})",)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What figures of streams mean, and what was counted in place of tokens."""
+        if not self.without_usage:
+            return (GOOD,)
+        return (GOOD, f"{self.without_usage:,} responses had no usage: their chunks are counted, not their tokens")
+
+
+def stream_figures(
+    scheduled_ns: NDArray[np.int64], failed: NDArray[np.bool_], streams: NDArray[np.void]
+) -> StreamFigures:
+    """Return the figures of all requests of a run."""
+    gaps = np.maximum(made_tokens(streams) - 1, 1)
+    reasons = Counter(reason.decode(errors="replace") for reason in streams["finish"].tolist() if reason)
+    return StreamFigures(
+        ttft_ms=_quantiles_ms(streams["first_ns"] - scheduled_ns, failed),
+        tpot_ms=_quantiles_ms((streams["last_ns"] - streams["first_ns"]) / gaps, failed),
+        longest_gap_ms=_quantiles_ms(streams["longest_gap_ns"], failed),
+        tokens_in=_known(streams["tokens_in"]),
+        tokens_out=_known(streams["tokens_out"]),
+        cached_tokens=_known(streams["cached_tokens"]),
+        chunks=int(streams["chunks"].sum()),
+        without_usage=int(np.count_nonzero(~failed & (streams["tokens_out"] < 0))),
+        finish_reasons=dict(reasons.most_common()),
+    )
+
+
+def _quantiles_ms(times_ns: NDArray[np.int64], failed: NDArray[np.bool_]) -> dict[str, float | None]:
+    times = np.sort(np.where(failed, np.inf, times_ns / 1e6))
+    ranks = {f"p{100 * q:g}": max(0, int(np.ceil(q * len(times))) - 1) for q in _QUANTILES}
+    found = {name: float(times[rank]) if len(times) else np.inf for name, rank in ranks.items()}
+    return {name: value if np.isfinite(value) else None for name, value in found.items()}
+
+
+def _known(counts: NDArray[np.int32]) -> int:
+    return int(np.maximum(counts, 0).sum(dtype=np.int64))

@@ -1,0 +1,95 @@
+"""The requests to an endpoint that streams tokens: no two prompts begin alike."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import PayloadError
+from loadgen.spec.plan import Payload, Streamed
+from loadgen.spec.target import Target, http_head
+
+PATHS = {"openai-chat": "/chat/completions", "openai-completions": "/completions"}
+
+_WORDS = (
+    "time",
+    "year",
+    "people",
+    "way",
+    "day",
+    "thing",
+    "life",
+    "child",
+    "world",
+    "school",
+    "state",
+    "part",
+    "hand",
+)
+"""Words of which each is one token for most models."""
+
+
+class Prompts:
+    """Requests without end, each made when it is asked for.
+
+    A prompt begins with a mark of its own, which depends on the seed: no prefix cache knows any of it. Those of a
+    file come in turn. Raises PayloadError if it cannot be used.
+    """
+
+    def __init__(self, target: Target, payload: Payload) -> None:
+        assert payload.streamed is not None
+        self._target, self._asked, self._seed = target, payload.streamed, payload.seed
+        self._texts = prompts_in(payload.data_file) if payload.data_file is not None else []
+        self._random = random.Random(payload.seed)  # noqa: S311 - no secret
+        self._made = 0
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, row: int) -> bytes:
+        """Return a request that was not made before, whatever its row."""
+        mark, self._made = f"{self._made:x}-{self._seed:x}", self._made + 1
+        if self._texts:
+            text = self._texts[(self._made - 1) % len(self._texts)]
+        else:
+            text = " ".join(self._random.choices(_WORDS, k=(self._asked.prompt_tokens or 1) - 1))
+        body = json.dumps(body_of(self._target.model_name, f"{mark} {text}", self._asked)).encode()
+        path = f"POST {self._target.base_path}{PATHS[self._asked.api]}"
+        fields = ["Content-Type: application/json", "Accept: text/event-stream", f"Content-Length: {len(body)}"]
+        return http_head(self._target, path, fields) + body
+
+
+def body_of(model: str, prompt: str, asked: Streamed) -> dict[str, Any]:
+    """Return the JSON of a request. `ignore_eos` makes vLLM, SGLang and llama.cpp go on to the last token."""
+    body: dict[str, Any] = {
+        "model": model,
+        "max_tokens": asked.output_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if not asked.allow_short:
+        body["ignore_eos"] = True
+    if asked.api == "openai-chat":
+        return {**body, "messages": [{"role": "user", "content": prompt}]}
+    return {**body, "prompt": prompt}
+
+
+def prompts_in(path: Path) -> list[str]:
+    """Return the prompts of a file: a text per line, or in .jsonl an object per line with its `prompt`.
+
+    Raises PayloadError.
+    """
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        found = [json.loads(line)["prompt"] for line in lines] if path.suffix == ".jsonl" else lines
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PayloadError(
+            f"{path} holds no prompts: {type(error).__name__}: {error}.\n"
+            'Write a prompt per line, or {"prompt": "..."} per line in a file that ends in .jsonl.'
+        ) from error
+    if not found or not all(isinstance(text, str) for text in found):
+        raise PayloadError(f"{path} has no prompt, or one that is no text.\nWrite a prompt per line.")
+    return found

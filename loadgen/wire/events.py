@@ -1,0 +1,134 @@
+"""Server-sent events as they arrive in pieces, and the reply of a model that they make up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from loadgen.errors import MalformedAnswer
+from loadgen.printable import printable
+from loadgen.spec.plan import Streamed
+from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_SHORT
+from loadgen.wire.http1_response import excerpt
+
+_MAX_EVENT = 1 << 18
+_MAX_EXAMPLE = 300
+_MOST_TOKENS = (1 << 31) - 1
+_DONE = "[DONE]"
+_TEXTS = ("content", "reasoning_content", "reasoning", "text", "tool_calls")
+"""The fields of a delta whose tokens the model has made. Servers name reasoning in two ways."""
+
+
+class Event(NamedTuple):
+    """One event: its name, empty for most, and its data, the lines joined."""
+
+    name: str
+    data: str
+
+
+class EventParser:
+    """Parses a stream of server-sent events (WHATWG HTML, 9.2.6) whose bytes may be split anywhere."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._name = ""
+        self._data: list[str] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """Yield the events that these bytes complete. Raises MalformedAnswer for one of over 256 KiB."""
+        data = self._rest + data
+        held = data.endswith(b"\r")  # the end of a line, or half of one
+        *lines, rest = data[: len(data) - held].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest = rest + b"\r" * held
+        for line in lines:
+            self._size += len(line)
+            if line:
+                self._take(line.decode(errors="replace"))
+            elif self._data:
+                yield Event(self._name, "\n".join(self._data))
+            if not line:
+                self._name, self._data, self._size = "", [], 0
+        if self._size + len(self._rest) > _MAX_EVENT:
+            raise MalformedAnswer(f"an event of over {_MAX_EVENT:,} bytes")
+
+    def _take(self, line: str) -> None:
+        field, _, value = line.partition(":")  # a line that begins with a colon is a comment
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "event":
+            self._name = value
+
+
+class Reply:
+    """What a stream has brought so far. Times in ns of any one clock; 0: no token has come."""
+
+    def __init__(self) -> None:
+        self.first_ns = self.last_ns = self.longest_gap_ns = 0
+        self.chunks = 0
+        self.tokens_in = self.tokens_out = -1
+        self.cached_tokens = 0
+        self.finish = ""
+        self.error = ""
+        self._events = EventParser()
+        self._beginning = b""
+
+    def feed(self, data: bytes, at_ns: int) -> None:
+        """Take bytes that arrived at a time. Raises MalformedAnswer."""
+        if len(self._beginning) < _MAX_EXAMPLE:
+            self._beginning += data[:_MAX_EXAMPLE]
+        for event in self._events.feed(data):
+            if event.data.strip() != _DONE:
+                try:
+                    self._take(event, at_ns)
+                except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                    text = printable(event.data, most=_MAX_EXAMPLE)
+                    raise MalformedAnswer(f"an event that is no part of a completion: {text}") from error
+
+    def _take(self, event: Event, at_ns: int) -> None:
+        document: dict[str, Any] = json.loads(event.data)
+        error = document.get("error") or (document if event.name == "error" else None)
+        if error:
+            self.error = self.error or printable(json.dumps(error), most=_MAX_EXAMPLE)
+            return
+        if (usage := document.get("usage")) is not None:
+            self._count(usage)
+        for choice in document.get("choices") or ():
+            delta = choice.get("delta") or choice
+            if any(delta.get(name) for name in _TEXTS):
+                self._token(at_ns)
+            self.finish = str(choice.get("finish_reason") or self.finish)
+
+    def _token(self, at_ns: int) -> None:
+        if self.chunks:
+            self.longest_gap_ns = max(self.longest_gap_ns, at_ns - self.last_ns)
+        else:
+            self.first_ns = at_ns
+        self.last_ns = at_ns
+        self.chunks += 1
+
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        self.tokens_in = _whole(usage.get("prompt_tokens"))
+        self.tokens_out = _whole(usage.get("completion_tokens"))
+        self.cached_tokens = max(0, _whole((usage.get("prompt_tokens_details") or {}).get("cached_tokens")))
+
+    def fault(self, asked: Streamed) -> tuple[int, str]:
+        """Return the outcome of a stream that has ended, and what is wrong with it in words."""
+        made = self.chunks if self.tokens_out < 0 else self.tokens_out
+        if self.error:
+            return STREAM_ERROR, f"an error inside a response of status 200: {self.error}"
+        if not self.finish:
+            return CUT_OFF, f"the response ended without a finish reason; it begins: {excerpt(self._beginning)}"
+        if self.finish in ("error", "abort"):
+            return STREAM_ERROR, f"the finish reason is {self.finish}"
+        if not self.chunks or (made < asked.output_tokens and not asked.allow_short):
+            what = "tokens" if self.tokens_out >= 0 else "chunks, without usage,"
+            return TOO_SHORT, f"{made} {what} of {asked.output_tokens}, finish reason {printable(self.finish)}"
+        return OK, ""
+
+
+def _whole(value: object) -> int:
+    """Return a number of tokens, -1 if it is none."""
+    return min(value, _MOST_TOKENS) if isinstance(value, int) and value >= 0 else -1

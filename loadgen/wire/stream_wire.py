@@ -1,0 +1,79 @@
+"""Send requests whose responses are streams of tokens, and note when the tokens arrive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from loadgen.spec.plan import Streamed
+from loadgen.wire.addresses import Addresses
+from loadgen.wire.events import Reply
+from loadgen.wire.http1 import Connection, HttpWire
+from loadgen.wire.http1_response import Answer, AnswerReader
+from loadgen.wire.load_wire import Finished, Requests
+from loadgen.wire.poller import Poller
+from loadgen.wire.sockets import ReadBuffer, Stream
+
+Replied = Callable[[int, Reply], None]
+"""Takes a row and its reply, with times of the monotonic clock, before the row is finished."""
+
+
+class ReplyReader(AnswerReader):
+    """Reads the replies of one connection, each at the times when the kernel received its bytes."""
+
+    def __init__(self, buffer: ReadBuffer) -> None:
+        super().__init__(buffer)
+        self.reply = Reply()
+        self._at_ns = 0
+        self._stream: Stream
+
+    def read(self, stream: Stream) -> Answer | None:
+        """See `AnswerReader`."""
+        self._stream = stream
+        return super().read(stream)
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the body; of a status other than 200 it is the error's text."""
+        if self._parser.get_status_code() != 200:
+            super().on_body(data)
+            return
+        self._size += len(data)
+        now_ns, arrived_ns = time.monotonic_ns(), self._stream.arrived_ns
+        age_ns = time.time_ns() - arrived_ns if arrived_ns else 0
+        # Never before the part before it, nor later than now: somebody may have set the clock.
+        self._at_ns = min(now_ns, max(self._at_ns, now_ns - age_ns))
+        self.reply.feed(data, self._at_ns)
+
+
+class StreamWire(HttpWire):
+    """See `HttpWire`. A response of status 200 has failed if its stream is not what was asked for."""
+
+    def __init__(
+        self,
+        asked: Streamed,
+        *,
+        addresses: Addresses,
+        requests: Requests,
+        poller: Poller,
+        finished: Finished,
+    ) -> None:
+        super().__init__(addresses=addresses, requests=requests, expected=None, poller=poller, finished=finished)
+        self._asked = asked
+        self.replied: Replied = lambda _row, _reply: None
+
+    @property
+    def answers_may_wait(self) -> bool:
+        """Never: the kernel would note one time for all tokens that wait in it."""
+        return False
+
+    def reader(self, buffer: ReadBuffer) -> AnswerReader:
+        """See `HttpWire`."""
+        return ReplyReader(buffer)
+
+    def fault_of(self, answer: Answer, connection: Connection) -> tuple[int, str]:  # noqa: ARG002 - its body is read
+        """See `HttpWire`."""
+        assert isinstance(connection.reader, ReplyReader)
+        reply, connection.reader.reply = connection.reader.reply, Reply()
+        if connection.row is not None:
+            self.replied(connection.row, reply)
+        return reply.fault(self._asked)

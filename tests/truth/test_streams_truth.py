@@ -1,0 +1,105 @@
+"""Verdicts on streams of tokens whose laws are known, in virtual time: whether limits hold is plain arithmetic."""
+
+from datetime import UTC, datetime
+from functools import cache
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+from simulated_streams import SimulatedStreams
+
+from loadgen.command.arguments import order_from_options
+from loadgen.command.live import LiveView
+from loadgen.command.measure import record_of, run_load_test
+from loadgen.options.declare import made_of
+from loadgen.options.load_test import LoadTestOptions
+from loadgen.records.record import LoadTestRecord
+from loadgen.spec.plan import LoadPlan
+
+ORDER = {
+    "url": "http://127.0.0.1:9/v1", "model": "m", "api": "openai-chat", "prompt_tokens": 8, "output_tokens": 41,
+    "ttft_p95": "300ms", "tpot_p95": "12ms",
+}  # fmt: skip
+
+
+def found(generator: SimulatedStreams, **changes: object) -> LoadTestRecord:
+    order = order_from_options(made_of(LoadTestOptions, {**ORDER, **changes}, str), {})[0]
+    with LiveView(Console(file=StringIO()), timeout_s=10.0, limit_ms=50.0) as view:
+        finding = run_load_test(order, generator, view, lambda: False)
+    return record_of(order, finding, notes=(), started_at=datetime.now(UTC))
+
+
+def good_share(rate_per_s: float) -> float:
+    """The long-run share of first tokens in time, of half a million requests."""
+    log = SimulatedStreams()._log(LoadPlan(rate_per_s=rate_per_s, duration_s=500_000 / rate_per_s, seed=77))
+    assert log.streams is not None
+    return float(np.mean(log.streams["first_ns"] - log.scheduled_ns <= 300e6))
+
+
+@cache
+def capacity_per_s(share: float) -> float:
+    """The rate at which this share of the first tokens is in time; below what 16 slots serve, which is 32/s."""
+    low, high = 1.0, SimulatedStreams().capacity_per_s
+    for _ in range(10):
+        middle = (low + high) / 2
+        low, high = (middle, high) if good_share(middle) >= share else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("limits", [{}, {"ttft_p95": None, "ttft_p50": "300ms", "attainment": "90%"}])
+def test_nine_tenths_of_the_capacity_are_certified_and_eleven_are_refused(
+    seed: int, limits: dict[str, object]
+) -> None:
+    capacity = capacity_per_s(0.9 if limits else 0.95)
+    below, above = (
+        found(SimulatedStreams(), rate=times * capacity, seed=seed, duration="600s", **limits)
+        for times in (0.9, 1.1)
+    )
+    assert (below.outcome, below.exit_code) == ("met", 0)
+    assert (above.outcome, above.exit_code) == ("violated", 99)
+
+
+@pytest.mark.parametrize(("tpot", "outcome"), [("10ms", "met"), ("9.9ms", "violated")])
+def test_a_time_per_token_exactly_at_its_limit_is_in_time(tpot: str, outcome: str) -> None:
+    assert found(SimulatedStreams(), rate=8.0, tpot_p95=tpot).outcome == outcome
+
+
+def test_replies_without_an_end_are_over_every_limit() -> None:
+    record = found(SimulatedStreams(cut_off=0.1), rate=16.0, duration="200s", e2e_p50="2s")
+    assert {check.kind: check.answer for check in record.checks} == {
+        "latency": "met",  # of which half may be late
+        "ttft": "violated",
+        "tpot": "violated",
+    }
+
+
+def test_without_a_duration_the_load_is_as_long_as_the_limits_need() -> None:
+    assert found(SimulatedStreams(), rate=4.0).outcome == "met"
+    short = found(SimulatedStreams(), rate=4.0, duration="20s")
+    assert (short.outcome, short.exit_code) == ("inconclusive", 96)
+    assert all(check.needed_s > 20.0 for check in short.checks)
+
+
+def test_cached_prompts_are_named_in_the_verdict() -> None:
+    record = found(SimulatedStreams(cached=5), rate=8.0)
+    assert record.measurement is not None
+    assert record.measurement.streams is not None
+    assert record.measurement.streams.cached_tokens == 5 * record.measurement.requests
+    assert record.measurement.streams.in_front[0] in record.reasons
+    assert not any("cache" in reason for reason in found(SimulatedStreams(), rate=8.0).reasons)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"attainment": "90%"}, {"ttft_p95": None, "tpot_p95": None, "e2e_p90": "700ms"}]
+)
+def test_the_highest_rate_keeps_its_share_and_is_not_far_below_what_could(limits: dict[str, object]) -> None:
+    """A reply in 700 ms has its first token in 300 ms, so both limits are the same."""
+    record = found(SimulatedStreams(), find_max=True, duration="1200s", **limits)
+    assert (record.outcome, record.exit_code) == ("met", 0)
+    assert record.capacity is not None
+    rate = record.capacity.certified_rate_per_s
+    assert rate is not None
+    assert good_share(rate) >= 0.9
+    assert good_share(1.15 * rate) < 0.9

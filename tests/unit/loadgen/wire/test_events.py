@@ -1,0 +1,105 @@
+"""The reply of a model from its events: which are tokens, which end it well, and which do not."""
+
+import json
+from typing import Any
+
+import pytest
+
+from loadgen.errors import MalformedAnswer
+from loadgen.spec.plan import Streamed
+from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_SHORT
+from loadgen.wire.events import Event, EventParser, Reply
+
+ASKED = Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1)
+ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+THINKS = {"choices": [{"delta": {"reasoning_content": "Hm"}, "finish_reason": None}]}
+WORD = {"choices": [{"delta": {"content": "word"}, "finish_reason": None}]}
+TEXT = {"choices": [{"text": "word", "finish_reason": None}]}
+END = {"choices": [{"delta": {}, "finish_reason": "length"}]}
+FAILURE = {"error": {"message": "the engine died", "code": 500}}
+
+
+def usage(tokens: int, **details: Any) -> dict[str, Any]:
+    counts = {"prompt_tokens": 7, "completion_tokens": tokens, "prompt_tokens_details": details or None}
+    return {"choices": [], "usage": counts}
+
+
+def reply_of(*documents: dict[str, Any]) -> Reply:
+    """The first document arrives at 10 ns, the others 10 ns after each other."""
+    reply = Reply()
+    for place, document in enumerate(documents, start=1):
+        reply.feed(b"data: %b\n\n" % json.dumps(document).encode(), 10 * place)
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("documents", "first_ns", "last_ns", "outcome"),
+    [
+        ([WORD, WORD, END, usage(2)], 10, 20, OK),
+        ([TEXT, TEXT, END, usage(2)], 10, 20, OK),
+        ([ROLE, ROLE, WORD, WORD, END, usage(2)], 30, 40, OK),  # a frame without text brings no token
+        ([THINKS, THINKS, WORD, END, usage(3)], 10, 30, OK),  # reasoning is made of tokens
+        ([WORD, END, usage(2)], 10, 10, OK),  # two tokens in one chunk
+        ([WORD, WORD, END], 10, 20, OK),  # without usage chunks are counted
+        ([WORD, END], 10, 10, TOO_SHORT),
+        ([WORD, WORD, END, usage(1)], 10, 20, TOO_SHORT),
+        ([WORD, WORD, usage(2)], 10, 20, CUT_OFF),
+        ([], 0, 0, CUT_OFF),
+        ([FAILURE], 0, 0, STREAM_ERROR),
+        ([WORD, WORD, FAILURE, END, usage(2)], 10, 20, STREAM_ERROR),
+        ([END, usage(2)], 0, 0, TOO_SHORT),
+    ],
+)
+def test_what_a_reply_is(documents: list[dict[str, Any]], first_ns: int, last_ns: int, outcome: int) -> None:
+    reply = reply_of(*documents)
+    assert (reply.first_ns, reply.last_ns) == (first_ns, last_ns)
+    found, fault = reply.fault(ASKED)
+    assert found == outcome
+    assert bool(fault) == (outcome != OK)
+
+
+def test_a_short_reply_is_good_if_it_may_be_short_but_not_an_empty_one() -> None:
+    asked = Streamed(api="openai-chat", output_tokens=9, prompt_tokens=1, allow_short=True)
+    assert reply_of(WORD, END, usage(1)).fault(asked)[0] == OK
+    assert reply_of(ROLE, END, usage(0)).fault(asked)[0] == TOO_SHORT
+
+
+def test_an_event_named_error_is_one_whatever_it_holds() -> None:
+    reply = Reply()
+    reply.feed(b'event: error\ndata: {"message": "out of memory"}\n\n', 1)
+    assert reply.fault(ASKED)[0] == STREAM_ERROR
+
+
+def test_gaps_and_counts() -> None:
+    reply = reply_of(WORD, ROLE, ROLE, WORD, WORD, END, usage(5, cached_tokens=4))
+    assert (reply.longest_gap_ns, reply.chunks) == (30, 3)
+    assert (reply.tokens_in, reply.tokens_out, reply.cached_tokens) == (7, 5, 4)
+
+
+def test_done_comments_and_other_fields_are_no_part_of_it() -> None:
+    reply = Reply()
+    reply.feed(b": keep-alive\n\nid: 7\nretry: 10\n\ndata: [DONE]\n\n", 1)
+    assert (reply.chunks, reply.finish, reply.error) == (0, "", "")
+
+
+@pytest.mark.parametrize("data", [b"<html>", b"[1]", b'{"choices": [7]}', b'{"choices": 1}', b'{"usage": 3}'])
+def test_an_event_that_is_no_part_of_a_completion_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedAnswer):
+        Reply().feed(b"data: %b\n\n" % data, 1)
+
+
+def test_an_event_without_end_is_not_kept_for_ever() -> None:
+    parser = EventParser()
+
+    def feed(line: bytes) -> None:
+        for _ in range(1000):
+            list(parser.feed(line))
+
+    with pytest.raises(MalformedAnswer):
+        feed(b"data: " + bytes(1000) + b"\n")
+    with pytest.raises(MalformedAnswer):
+        feed(bytes(1000))
+
+
+def test_data_alone_is_enough_for_an_event() -> None:
+    assert list(EventParser().feed(b"data\n\nevent: x\n\ndata:a\n\n")) == [Event("", ""), Event("", "a")]
