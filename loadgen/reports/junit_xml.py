@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
+from loadgen.measurement.streams import GOOD
 from loadgen.printable import printable
 from loadgen.records.formats import (
     HEADLINES,
@@ -75,6 +76,7 @@ def _properties(record: LoadTestRecord) -> dict[str, str]:
             "achieved_rate_per_s": f"{measured.achieved_rate_per_s:.6g}",
             "send_lag_p99_ms": format_ms(measured.send_lag_p99_ms),
         }
+        properties |= {} if measured.streams is None else {"good": GOOD}
     if record.capacity is not None:
         properties["highest_rate_per_s"] = format_rate(record.capacity.certified_rate_per_s)
     return properties

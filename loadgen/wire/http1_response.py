@@ -151,10 +151,11 @@ class AnswerReader:
 
 
 def error_text(status: int, body: bytes) -> str:
-    """Return status and text of a failed response; Triton's error message if it sent one."""
+    """Return status and text of a failed response; Triton's or OpenAI's message if it sent one."""
     text = excerpt(body)
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        text = printable(str(json.loads(body)["error"]), most=_EXAMPLE_CHARACTERS)
+        error = json.loads(body)["error"]
+        text = printable(str(error.get("message") if isinstance(error, dict) else error), most=_EXAMPLE_CHARACTERS)
     return f"http {status}, {text}" if text else f"http {status}"
 
 
