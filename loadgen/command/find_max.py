@@ -67,10 +67,10 @@ def highest_rate(
         if bench.unanswered:
             confirmation = replace(confirmation, reason=bench.unanswered[-1])
     run = bench.last
-    met = confirmation is not None and confirmation.met is not None
+    met = None if confirmation is None else confirmation.met
     return LoadTestResult(
         run=run,
-        checks=judge(run.log, order.limits) if run is not None and met else (),
+        checks=judge(run.log, order.limits, met.verdicts) if run is not None and met is not None else (),
         capacity=capacity_record(limit, estimate, confirmation, bench.measured),
         interrupted=stop(),
     )

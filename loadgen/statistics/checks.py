@@ -33,9 +33,13 @@ _MIN_REQUESTS = 170
 _UNKNOWN_BURST = 2.0  # independent requests look like this at most, in a run that is just long enough
 
 
-def judge(log: RequestLog, limits: Limits) -> tuple[CheckRecord, ...]:
-    """Return a check per limit, in the order of the quantiles, failures last."""
-    checks = [check_latency(log, limit, limits.confidence) for limit in limits.latency]
+def judge(log: RequestLog, limits: Limits, decided: Sequence[Verdict] = ()) -> tuple[CheckRecord, ...]:
+    """Return a check per limit, in the order of the quantiles, failures last.
+
+    `decided` are verdicts on the latency limits that ended the run, and stand; none: the whole log decides.
+    """
+    checks = [_check_of(verdict, _last_s(log)) for verdict in decided]
+    checks = checks or [check_latency(log, limit, limits.confidence) for limit in limits.latency]
     if limits.max_error_ratio is not None:
         checks.append(check_errors(log, limits.max_error_ratio, limits.confidence))
     return tuple(checks)
@@ -48,12 +52,16 @@ def any_violated(checks: tuple[CheckRecord, ...]) -> bool:
 
 def check_latency(log: RequestLog, limit: LatencyLimit, confidence: float) -> CheckRecord:
     """Check that at least `limit.quantile` of all requests take at most `limit.limit_ms`; failures are over it."""
-    verdict = certify(log, limit, confidence=confidence)
+    return _check_of(certify(log, limit, confidence=confidence), _last_s(log))
+
+
+def _check_of(verdict: Verdict, last_s: float) -> CheckRecord:
+    limit = verdict.limit
     measure: Measure = "e2e"
     if isinstance(limit, StreamLimit):
         measure = limit.measure
         if limit.parts:
-            return _share_check(limit.text, "attainment", limit.allowed, verdict, _last_s(log))
+            return _share_check(limit.text, "attainment", limit.allowed, verdict, last_s)
     return CheckRecord(
         name=limit.text,
         kind="latency" if measure == "e2e" else measure,
@@ -67,7 +75,7 @@ def check_latency(log: RequestLog, limit: LatencyLimit, confidence: float) -> Ch
         requests=verdict.n,
         violations=verdict.violations,
         reason=verdict.reason,
-        needed_s=needed_s(_last_s(log), verdict),
+        needed_s=needed_s(last_s, verdict),
     )
 
 

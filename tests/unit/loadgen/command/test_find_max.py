@@ -1,7 +1,9 @@
 """`--find-max` against a simulated queue whose highest rate is known."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ from loadgen.command.arguments import order_from_options
 from loadgen.command.live import LiveView
 from loadgen.command.measure import record_of, run_load_test
 from loadgen.errors import BadInput, TargetUnreachable
+from loadgen.measurement.request_log import concatenate
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.record import LoadTestRecord
+from loadgen.sending.plan_run import LoadRun
 from loadgen.wire.in_front import LIMIT
 
 SEARCH = {
@@ -153,3 +157,22 @@ def test_an_interrupted_search_keeps_its_probes(stop_after: int) -> None:
 def test_several_limits_are_refused() -> None:
     with pytest.raises(BadInput, match="one limit"):
         found(SimulatedGenerator(), p50="10ms", p99="50ms")
+
+
+class LateAfterTheStop(SimulatedGenerator):
+    """A tenth of the requests are late that were sent after the watch had seen enough."""
+
+    def run(self, *args: Any, **options: Any) -> LoadRun:
+        run = super().run(*args, **options)
+        if run.stopped is None or options.get("limit_ms") is None:
+            return run
+        more = run.log.shifted(int(run.log.scheduled_ns[-1]) + 1).rows(0, len(run.log) // 10)
+        late = replace(more, done_ns=more.done_ns + 1_000_000_000)
+        return replace(run, log=concatenate([run.log, late]))
+
+
+def test_what_arrives_after_the_confirmation_has_ended_undoes_it_no_more() -> None:
+    record = found(LateAfterTheStop(service_ms=5.0))
+    assert record.capacity is not None
+    assert record.capacity.certified_rate_per_s is not None
+    assert (record.outcome, [check.answer for check in record.checks]) == ("met", ["met"])
