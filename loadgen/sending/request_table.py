@@ -64,7 +64,13 @@ class LogTable:
         def note(row: int, reply: Reply) -> None:
             first_ns, last_ns = (at_ns - origin_ns if at_ns else 0 for at_ns in (reply.first_ns, reply.last_ns))
             counts = (reply.tokens_in, reply.tokens_out, reply.cached_tokens, reply.chunks)
-            rows[row] = (first_ns, last_ns, reply.longest_gap_ns, *counts, reply.finish.encode()[:16])
+            rows[row] = (
+                first_ns,
+                last_ns,
+                reply.longest_gap_ns,
+                *counts,
+                reply.finish.encode(errors="replace")[:16],
+            )
 
         return note
 
@@ -112,11 +118,11 @@ def planned_table(plan: LoadPlan, part: int = 0, parts: int = 1) -> LogTable:
     return table
 
 
-def own_table(rows: int) -> LogTable:
+def own_table(rows: int, *, streamed: bool = False) -> LogTable:
     """Return an empty log that only this process uses."""
-    fd = create_table_fd(rows)
+    fd = create_table_fd(rows, streamed=streamed)
     try:
-        return LogTable(fd, rows)
+        return LogTable(fd, rows, streamed=streamed)
     finally:
         os.close(fd)
 

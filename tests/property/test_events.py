@@ -1,12 +1,16 @@
 """Server-sent events are read the same however the network cuts them, and so is the reply that they make up."""
 
+import contextlib
 import json
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from loadgen.errors import MalformedAnswer
+from loadgen.sending.request_table import own_table
+from loadgen.spec.plan import Streamed
 from loadgen.wire.events import Event, EventParser, Reply
 
 TEXTS = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=30)
@@ -63,3 +67,30 @@ def test_a_reply_is_the_same_wherever_it_is_cut(tokens: int, place: int) -> None
     reply.feed(stream[:place], 1)
     reply.feed(stream[place:], 2)
     assert (reply.chunks, reply.tokens_out, reply.finish) == (tokens, tokens, "stop")
+
+
+NAMES = st.sampled_from([
+    "choices", "delta", "content", "finish_reason", "usage", "completion_tokens", "prompt_tokens_details", "error",
+])  # fmt: skip
+VALUES: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "é", "\ud800", "stop"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+CHOICE: Any = st.dictionaries(NAMES, VALUES, max_size=3)
+DOCUMENT: Any = CHOICE | st.fixed_dictionaries({"choices": st.lists(CHOICE, max_size=2)})
+
+
+@given(st.lists(DOCUMENT, max_size=3), st.binary(max_size=40))
+@example([{"choices": [{"finish_reason": "\ud800"}]}], b"")
+def test_whatever_a_server_sends_it_is_a_reply_or_malformed(documents: list[Any], more: bytes) -> None:
+    reply, table = Reply(), own_table(1, streamed=True)
+    with contextlib.suppress(MalformedAnswer):
+        reply.feed(b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in documents), 1)
+        reply.feed(more + b"\n\n", 2)
+    table.notes_replies(0, 1, 0)(0, reply)
+    outcome, fault = reply.fault(Streamed(api="openai-chat", output_tokens=1, prompt_tokens=1))
+    assert bool(outcome) == bool(fault)
+    assert fault.isprintable()
