@@ -31,6 +31,8 @@ def loadtest(values: Values, origins: Origins) -> None:
     """Load a model on a Triton server, and report whether it meets a latency limit.
 
     `loadtest http://localhost:8000 --model resnet50 --rate 200 --p99 50ms`
+
+    With --api, the server is one that streams tokens, and the limits are --ttft-p95, --tpot-p95 and the like.
     """
     if values["version"]:
         show_version()

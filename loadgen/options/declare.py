@@ -136,6 +136,7 @@ def stream_limits(panel: str) -> Any:
             unit="ms",
             quantile=QUANTILES[quantile],
             measure=measure,
+            common=quantile == "p95",
         )
         for measure in MEASURES
         for quantile in ("p50", "p90", "p95", "p99")

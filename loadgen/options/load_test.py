@@ -124,7 +124,9 @@ class LoadTestOptions:
         default="binary",
     )
     api: StreamApi | None = STREAMS(
-        "Load an endpoint that streams tokens, such as http://HOST/v1: a model is then asked by this API.", "KIND"
+        "Load an endpoint that streams tokens, such as http://HOST/v1: `openai-chat` or `openai-completions`.",
+        "KIND",
+        common=True,
     )
     prompts: Path | None = STREAMS(
         'A prompt per line, or an object per line with its "prompt" in .jsonl. Each gets a mark of its own at its '
@@ -133,10 +135,10 @@ class LoadTestOptions:
         exists=True,
     )
     prompt_tokens: int | None = STREAMS(
-        "Make prompts of so many words, each about a token.", "N", bounds=(1, 1_000_000)
+        "Make prompts of so many words, each about a token.", "N", bounds=(1, 1_000_000), common=True
     )
     output_tokens: int | None = STREAMS(
-        "Tokens to ask for. A reply of fewer is not good.", "N", bounds=(1, 1_000_000)
+        "Tokens to ask for. A reply of fewer is not good.", "N", bounds=(1, 1_000_000), common=True
     )
     allow_short: bool = STREAMS(
         "Let the model stop by itself. Without it, requests have `ignore_eos`, which not all servers take.",
