@@ -149,16 +149,17 @@ class PlanRun:
         began_s = time.monotonic()
         if self.watch is None or self._stopped is not None or began_s < self._next_watch_s:
             return
-        if self.watch(self._log()):
+        log = self._log()
+        if self.watch(log):
+            if self._measured is not None:
+                self._measured = len(log)  # the others end without load behind them
             self._stop("watch")
         self._next_watch_s = began_s + (time.monotonic() - began_s) / _WATCH_TIME_FRACTION
 
     def _log(self) -> RequestLog:
         """Return the requests that are measured, as far as they are known."""
         log = self.workers.log()
-        if self._measured is None:
-            return log
-        return log.between(0.0, self.job.plan.duration_s)
+        return log if self._measured is None else log.rows(0, self._measured)
 
     def _end_tail(self) -> None:
         """Stop the load when all requests that are measured have ended."""

@@ -145,13 +145,24 @@ def test_a_lost_worker_is_a_problem_of_the_measurement() -> None:
     assert run_of(workers).execute().measurement.problems == ("the worker b was lost",)
 
 
+TAILED = replace(
+    JOB,
+    plan=LoadPlan(rate_per_s=100.0, duration_s=0.15, tail_s=0.15, seed=0, arrivals=Arrivals(kind="constant")),
+)
+
+
+@pytest.mark.usefixtures("looks_each_time")
+def test_of_a_tailed_load_that_is_stopped_what_ends_without_load_is_left_out() -> None:
+    workers = TenPerWait()
+    run = PlanRun(job=TAILED, workers=workers, watch=lambda log: len(log) == 10, gpu=None).execute()
+    assert (len(run.log), run.stopped, workers.calls.count("stop")) == (10, "watch", 1)
+
+
 @pytest.mark.usefixtures("looks_each_time")
 def test_the_load_goes_on_until_all_that_is_measured_has_ended_and_the_rest_is_left_out() -> None:
     """15 requests are measured; 10 more are known at each look."""
     workers = TenPerWait()
-    every_10_ms = Arrivals(kind="constant")
-    plan = LoadPlan(rate_per_s=100.0, duration_s=0.15, tail_s=0.15, seed=0, arrivals=every_10_ms)
-    run = PlanRun(job=replace(JOB, plan=plan), workers=workers, watch=None, gpu=None).execute()
+    run = PlanRun(job=TAILED, workers=workers, watch=None, gpu=None).execute()
     assert workers.calls[-5:] == ["wait", "wait", "stop", "wait", "statistics"]
     assert len(run.log) == 15
     assert (run.measurement.n, run.stopped) == (15, None)
