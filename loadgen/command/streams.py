@@ -19,7 +19,9 @@ _ONLY_TRITON = (
     "limits", "max_error_ratio", "concurrency", "trace", "model_version", "input_data", "shapes", "batch_size",
     "shared_memory", "ask_output", "format", "master",
 )  # fmt: skip
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _TIMEOUT_WITHOUT_LIMITS_S, _TIMES_LONGEST = 10.0, 60.0, 4
+"""After an overload a run waits for its time-out. A reply that takes four times as long as one within all limits
+is over them."""
 _LAG_SHARE = 0.05
 
 
@@ -130,7 +132,8 @@ def _timeout_s(options: LoadTestOptions, longest_s: float) -> float:
             f"--timeout {options.timeout_s:g}s gives replies up before the limit of {longest_s:g} s.",
             "Use a longer --timeout, or leave it out.",
         )
-    return options.timeout_s or max(_TIMEOUT_S, 2 * longest_s)
+    default_s = max(_TIMEOUT_S, _TIMES_LONGEST * longest_s) if longest_s else _TIMEOUT_WITHOUT_LIMITS_S
+    return options.timeout_s or default_s
 
 
 def _time_note(plan: LoadPlan, needed_s: float, slowest: StreamLimit) -> Note:

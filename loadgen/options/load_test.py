@@ -60,8 +60,8 @@ class LoadTestOptions:
         common=True,
     )
     timeout_s: float | None = LOAD(
-        "Time after which a request has failed, counted from its due time. Default: 10s (60s with --api), or "
-        "twice the longest limit if that is longer.",
+        "Time after which a request has failed, counted from its due time. Default: 10s, or twice "
+        "the longest limit if that is longer (with --api four times, and 60s without a limit).",
         "DURATION",
         unit="s",
     )
