@@ -32,6 +32,10 @@ SEARCH_SHARE = 0.5
 
 _LOWEST_SHARE = 0.5  # of the estimate: a confirmation below would mean that the search was wrong
 
+_STREAMS_AT_ONCE = 4
+"""A search for streams, whose replies take seconds and share a server, begins with this many at once: with the
+rare requests with which others begin, the first probe alone would take 20 s."""
+
 
 def highest_rate(
     order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]
@@ -42,12 +46,13 @@ def highest_rate(
     bench = _Bench(order=order, plan=order.plan, limit=limit, generator=generator, view=view, stop=stop)
     bench.warm_up()
     budget_s = order.plan.duration_s
+    at_first = _STREAMS_AT_ONCE / limit.limit_s if isinstance(limit, StreamLimit) else None
     estimate = find_capacity(
         bench,
         limits=(limit,),
         budget_s=SEARCH_SHARE * budget_s,
         seed=order.plan.seed,
-        start_rate_per_s=order.plan.rate_per_s if order.first_rate_known else None,
+        start_rate_per_s=order.plan.rate_per_s if order.first_rate_known else at_first,
         stop=bench.ended,
         on_probe=bench.on_probe,
     )
