@@ -1,10 +1,12 @@
-"""What the fake server of tokens must do, as a client of the protocol sees it, and that its truth is that."""
+"""What a server of tokens must do, as a client sees it; and that the truth of the fake is what arrives."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import requests
+from llama_server import llama_server
 from llm_server import BEHAVIOURS, FAILING, llm_server
 
 FAST = {"ttft_s": 0.02, "tpot_s": 0.001, "stall_s": 0.05}
@@ -14,7 +16,14 @@ def ask(url: str, *, chat: bool = True, tokens: int = 8, usage: bool = True) -> 
     """Return the status, the frames, and the pieces in which the body arrived."""
     prompt = {"messages": [{"role": "user", "content": "a b c"}]} if chat else {"prompt": "a b c"}
     limit = {"max_completion_tokens" if chat else "max_tokens": tokens}
-    body = {"model": "fake", "stream": True, "stream_options": {"include_usage": usage}, **prompt, **limit}
+    body = {
+        "model": "fake",
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": usage},
+        **prompt,
+        **limit,
+    }
     path, pieces = "/v1/chat/completions" if chat else "/v1/completions", list[bytes]()
     with requests.post(url + path, json=body, stream=True, timeout=10) as answer:
         try:
@@ -32,11 +41,41 @@ def tokens_in(frames: list[Any], *keys: str) -> int:
     return sum(delta.get(key, "").count(" hello") for delta in deltas for key in keys)
 
 
+@pytest.fixture(scope="module", params=["fake", pytest.param("llama.cpp", marks=pytest.mark.system)])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if request.param == "fake":
+        with llm_server(**FAST) as fake:
+            yield fake.url
+    else:
+        pytest.importorskip("xllamacpp")
+        with llama_server(tmp_path_factory.mktemp("llama")) as real:
+            yield real.url
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_stream_has_its_tokens_one_finish_reason_its_usage_and_its_end(url: str, chat: bool) -> None:
+    status, (*frames, end), _ = ask(url, chat=chat)
+    assert status == 200
+    assert end == "[DONE]"
+    assert {frame["object"] for frame in frames} == {"chat.completion.chunk" if chat else "text_completion"}
+    choices = [choice for frame in frames for choice in frame["choices"]]
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["length"]
+    texts = [choice["delta"].get("content") if chat else choice["text"] for choice in choices]
+    assert len(list(filter(None, texts))) == 8
+    (usage,) = [frame["usage"] for frame in frames if frame.get("usage")]
+    assert usage["completion_tokens"] == 8
+    assert usage["prompt_tokens"] > 0
+
+
+def test_models_are_listed(url: str) -> None:
+    (model,) = requests.get(f"{url}/v1/models", timeout=10).json()["data"]
+    assert model["id"]
+
+
 @pytest.mark.parametrize("chat", [True, False])
 @pytest.mark.parametrize("usage", [True, False])
-def test_a_plain_stream_has_its_tokens_its_reason_its_usage_and_its_end(chat: bool, usage: bool) -> None:
+def test_the_usage_comes_alone_if_it_is_asked_for(chat: bool, usage: bool) -> None:
     with llm_server(**FAST, cached_tokens=2) as server:
-        assert requests.get(f"{server.url}/v1/models", timeout=10).json()["data"][0]["id"] == "fake"
         status, frames, _ = ask(server.url, chat=chat, usage=usage)
         (truth,) = server.truth()
     assert status == 200
