@@ -54,7 +54,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / "truth.jsonl"
     cache = options.cache.resolve()
-    tokenizer = local_tokenizer(installed(TOOLS[0], cache)[0] / "python", cache, ROOT / "docs" / "loadtest.md")
+    tokenizer = local_tokenizer(installed(TOOLS[1], cache)[0] / "python", cache, ROOT / "docs" / "loadtest.md")
     for tool in TOOLS:
         if options.tool and tool.name not in options.tool:
             continue
@@ -103,7 +103,8 @@ def one_run(tool: Tool, bin_dir: Path, behaviour: str, tokenizer: Path) -> dict[
         except (OSError, KeyError, IndexError, TypeError, ValueError) as problem:
             print(f"{type(problem).__name__}: {problem}", load.output.read_text()[-2000:])
             seen = None
-    return judged(truth, seen, ended=ended, slow=behaviour == "slow-client") | {
+    counted = truth[tool.asked_first :][: load.requests]  # it may go on sending until the last of them has ended
+    return judged(counted, seen, ended=ended, slow=behaviour == "slow-client") | {
         "exit_code": process.returncode,
         "seconds": seconds,
     }

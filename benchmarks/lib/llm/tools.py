@@ -4,6 +4,7 @@ Each is asked for what its options offer for the same question: its limits of go
 and the number of tokens where it takes one), its time-out, `ignore_eos`, and the token counts of the server.
 """
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+ROOT = Path(__file__).parents[3]
 MODEL = "fake"
 PROMPT_TOKENS = 32
 LATE_S = 10  # the limit of goodput: nothing that the server does well takes as long
@@ -50,12 +54,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool: what pip installs, its program and options, and the reader of its report."""
+    """A tool: what pip installs (nothing for ours), its program and options, and the reader of its report."""
 
     name: str
     package: str
     command: Callable[[Load], list[str]]
     read: Callable[[Load], Seen]
+    asked_first: int = 0  # requests that it sends before those that it counts
 
 
 def guidellm(load: Load) -> list[str]:
@@ -152,7 +157,30 @@ def read_vllm_bench(load: Load) -> Seen:
     return Seen(good, found["median_ttft_ms"] or None, found["median_tpot_ms"])
 
 
+def tritune(load: Load) -> list[str]:
+    return [
+        "/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-c",
+        "from tritune.commands import loadtest; loadtest()",
+        f"{load.url}/v1", "--api", "openai-chat", "--model", MODEL, "--prompt-tokens", str(PROMPT_TOKENS),
+        "--output-tokens", str(load.tokens), "--rate", str(load.rate_per_s), "--arrivals", "constant",
+        "--duration", f"{load.requests / load.rate_per_s}s", "--warmup", "0s", "--timeout", f"{load.timeout_s}s",
+        "--output", str(load.folder / "tritune.json"), "--keep-log", str(load.folder / "log"),
+    ]  # fmt: skip
+
+
+def read_tritune(load: Load) -> Seen:
+    found = json.loads((load.folder / "tritune.json").read_text())
+    measured, doubted = found["measurement"], found["outcome"] == "untrustworthy"
+    times = {path.stem: np.load(path) for path in (load.folder / "log").glob("*.npy")}
+    good, streams = times["outcome"] == 0, times["streams"]
+    ttft_ns = (streams["first_ns"] - times["scheduled_ns"])[good]
+    tpot_ns = ((streams["last_ns"] - streams["first_ns"]) / (streams["tokens_out"] - 1))[good]
+    ttft_ms, tpot_ms = (float(np.median(each)) / 1e6 if len(each) else None for each in (ttft_ns, tpot_ns))
+    return Seen(measured["requests"] - measured["failures"], ttft_ms, tpot_ms, doubted)
+
+
 TOOLS = (
+    Tool("tritune", "", tritune, read_tritune, asked_first=1),
     Tool("GuideLLM", "guidellm==0.8.1", guidellm, read_guidellm),
     Tool("AIPerf", "aiperf==0.13.0", aiperf, read_aiperf),
     Tool("inference-perf", "inference-perf==0.7.0", inference_perf, read_inference_perf),
@@ -183,6 +211,8 @@ def installed(tool: Tool, cache: Path) -> tuple[Path, str]:
 
     What it requires is installed apart from it, as some packages ask for a newer Python than they need.
     """
+    if not tool.package:
+        return Path(sys.executable).parent, importlib.metadata.version(tool.name)
     name = tool.package.partition("==")[0]
     bin_dir = cache / f"venv-{name}" / "bin"
     python = str(bin_dir / "python")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 from fake_triton import fake_triton
+from llm_server import MODEL, llm_server
 from onnx_models import small_cnn
 from own_repositories import python_model
 
@@ -97,7 +98,7 @@ def test_the_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         [shutil.copytree("run", run) for run in runs]
     parts = [part for line in COMMANDS[page] for part in re.split(r" (?:&&|\|) ", line)]
     optimize: Any = typer.main.get_command(optimizer.cli.app)
-    with fake_triton("--delay-ms", "1") as server:
+    with fake_triton("--delay-ms", "1") as server, llm_server(ttft_s=0.005, tpot_s=0.0001) as llm:
         for program, *words in filter(None, (shlex.split(part, comments=True) for part in parts)):
             name = Path(program).name
             if name == "optimize" and words[0] in ("doctor", "serve", "worker"):  # tests of `system` run them
@@ -106,8 +107,9 @@ def test_the_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
                 dry = [] if words[0] in optimize.commands else ["--dry-run"]
                 assert optimizer.cli.run_command([*words, *dry]) in (0, 97), words
             elif name == "loadtest":
-                at = [server.url if "://" in word else word for word in words]
-                code = loadgen.cli.run_command([*at, "--model", "delay", "--duration", "1s"])
+                url, model = (f"{llm.url}/v1", MODEL) if "--api" in words else (server.url, "delay")
+                at = [url if "://" in word else word for word in words]
+                code = loadgen.cli.run_command([*at, "--model", model, "--duration", "1s"])
                 assert code not in (1, 2, 3) or "--compare" in words, words  # of a busy machine's baseline
             else:
                 assert name in ("docker", "export", "jq", "locust", "make", "pip", "python", "python3", "unzip"), (
