@@ -109,9 +109,11 @@ def prove_batching(
         compare_many = partial(_compare_many, compare_batches, candidate, largest=largest, tolerance=tolerance)
         if given and not (same_level and told):
             given = given[: max(PROOF_SAMPLES, int(PROOF_S / row_s))]
+            alone: list[Tensors] = []
             with suppress(_DoesNotRun):  # the load will show it
-                if compare_many(given, _alone(original, given, rows)):
-                    compared = "at its outputs for the given inputs"
+                alone = _alone(original, given, rows)
+            if alone and compare_many(given, alone):
+                compared = "at its outputs for the given inputs"
         if not compared:
             compared = _compare_inside(*probes(), samples, rows, tolerance)
         if not compared and (same_level or texts):

@@ -66,6 +66,28 @@ def needs_a_length(path: Path) -> Path:
     return write(path, nodes, {"ids": ["N"]}, {"y": ["N", 3]}, constants, integers=("ids",))
 
 
+def sums_without_zeros(path: Path) -> Path:
+    """The sum of a row, whose zeros are taken out of the whole batch before it is split into rows again."""
+    nodes = [
+        node("Reshape", "x flat", "all"),
+        node("Equal", "all zero", "zeros"),
+        node("Not", "zeros", "others"),
+        node("Compress", "all others", "left", axis=0),
+        node("Shape", "x", "shape"),
+        node("Gather", "shape first", "rows"),
+        node("Concat", "rows flat", "parted", axis=0),
+        node("Reshape", "left parted", "again"),
+        node("ReduceSum", "again last", "y", keepdims=1),
+    ]
+    constants = {
+        "flat": batch_models.ints(-1),
+        "zero": np.array(0, np.float32),
+        "first": batch_models.ints(0),
+        "last": batch_models.ints(1),
+    }
+    return write(path, nodes, {"x": ["N", 5]}, {"y": ["N", 1]}, constants)
+
+
 @pytest.mark.parametrize(("make", "samples"), [(string_input, WORDS), (echo, [words[:2] for words in WORDS])])
 def test_texts_are_a_batch_if_given_ones_show_it(tmp_path: Path, make: Any, samples: Any) -> None:
     given = data(tmp_path / "words.json", "words", samples)
@@ -136,6 +158,15 @@ def test_one_that_does_not_run_says_nothing_of_the_rows(tmp_path: Path) -> None:
         integers=("ids",),
     )
     assert batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [[0] * 8, [99] * 8])).action == "kept"
+
+
+def test_values_that_run_alone_and_not_in_a_batch_are_noticed(tmp_path: Path) -> None:
+    path = sums_without_zeros(tmp_path / "m.onnx")
+    given = [[1.0] * 5, [1.0] * 3 + [0.0] * 2, [2.0] * 4 + [0.0], [3.0] + [0.0] * 4]
+    assert batching(tmp_path, path, None).action == "kept"
+    done = batching(tmp_path, path, data(tmp_path / "x.json", "x", given))
+    assert done.action == "unbatched"
+    assert "batches of 2, 3, 4" in done.reason
 
 
 def test_data_that_does_not_fit_is_left_to_the_check_of_the_load(tmp_path: Path) -> None:
