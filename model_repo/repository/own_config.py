@@ -17,6 +17,7 @@ from model_repo.spec import OwnModel, ServingConfig
 
 GROUPS, BATCHER, WARMUP = "instance_group", "dynamic_batching", "model_warmup"
 _PARAMETERS, _ACCELERATOR = "parameters.", "_execution_accelerator"
+_WITHOUT_GPUS = ("KIND_CPU", "KIND_MODEL")
 _POLICY = ("default_queue_policy", "priority_queue_policy", "default_priority_level", "priority_levels")
 DELAY, PREFERRED = _BATCHING = ("max_queue_delay_microseconds", "preferred_batch_size")
 
@@ -94,8 +95,8 @@ def without_queue_policy(text: str) -> str:
 def with_value(text: str, path: str, value: str) -> str:
     """Return the text of a configuration with a value at a path: `parameters.KEY`, or that of a field.
 
-    An accelerator is set by its name, without parameters. `instance_group.1.count` is in the second group. Raises
-    ValueError.
+    An accelerator is set by its name, without parameters. `instance_group.1.count` is in the second group; one of
+    another kind than that of GPUs loses its `gpus`. Raises ValueError.
     """
     if path.startswith(_PARAMETERS):
         return with_parameter(text, path.removeprefix(_PARAMETERS), value)
@@ -113,6 +114,8 @@ def _with_field_at(text: str, path: list[str], value: str, *, inside: bool) -> s
     if found:
         found[at or 0] = _with_field_at(found[at or 0], rest, value, inside=True)
         return with_bodies(text, name, found)
+    if name == "kind" and value in _WITHOUT_GPUS:
+        text = without_field(text, "gpus")  # with which Triton does not load the model
     if name.endswith(_ACCELERATOR):
         value = f'[ {{ name: "{value}" }} ]'
     return with_field(

@@ -211,6 +211,18 @@ ACCELERATOR = "optimization.execution_accelerators.gpu_execution_accelerator"
             "3",
             "instance_group [ { count: 2 }, { count: 3 kind: KIND_CPU } ]\n",
         ),
+        (
+            "instance_group [ { kind: KIND_GPU, gpus: [ 0, 1 ], count: 2 }, { gpus: 1 } ]\n",
+            "instance_group.0.kind",
+            "KIND_CPU",
+            "instance_group [ { kind: KIND_CPU,  count: 2 }, { gpus: 1 } ]\n",
+        ),
+        (
+            "instance_group [ { kind: KIND_CPU }, { gpus: 1 } ]\n",
+            "instance_group.1.kind",
+            "KIND_GPU",
+            "instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU gpus: 1 } ]\n",
+        ),
     ],
 )
 def test_a_value_is_set_at_its_path(text: str, path: str, value: str, expected: str) -> None:
