@@ -312,6 +312,8 @@ def _text(value: Any) -> bytes | str:
         return base64.b64decode(value["b64"], validate=True)
     if not isinstance(value, bytes | str):
         raise TypeError(f"{ascii(value)[:60]} is not text")
+    if isinstance(value, str):
+        value.encode()  # half a surrogate pair, which JSON can hold, cannot be sent
     return value
 
 

@@ -116,6 +116,7 @@ def test_values_are_sent_as_they_are(datatype: str, values: object, sent: object
         ("BYTES", [None], "None"),
         ("BYTES", [3], "3"),
         ("BYTES", [{"b64": "?"}], ""),
+        ("BYTES", ["a", "\ud800"], "surrogates"),
         ("FP32", {"b64": "AP8="}, "size"),
         ("FP32", {"b64": "?"}, ""),
         ("INT16", {"b64": "AQD//w==", "shape": [3]}, "shape"),
