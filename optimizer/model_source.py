@@ -53,7 +53,7 @@ def needs_export(source: str | Path) -> bool:
 
 _VARIED = re.compile(
     r"(parameters\.[\w.-]+|optimization(?:\.\w+)+|dynamic_batching\.preferred_batch_size"
-    r"|instance_group\.[0-9]+\.(?:count|kind))"
+    r"|instance_group\.(?:0|[1-9][0-9]*)\.(?:count|kind))"
     r"=([\w./+-]+(?:,[\w./+-]+)*)"
 )
 

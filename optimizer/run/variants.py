@@ -25,7 +25,9 @@ def check_vary(vary: Vary) -> None:
     for path, values in vary:
         for value in values:
             try:
-                parse_config_pbtxt(with_value("", _NUMBER.sub("", path), value))
+                groups = parse_config_pbtxt(with_value("", _NUMBER.sub("", path), value)).instance_group
+                if path.endswith(".count") and any(group.count < 1 for group in groups):
+                    raise ValueError("there is no such number of instances")
             except ValueError as error:
                 why = str(error).rpartition("}': ")[2].rpartition(" : ")[2].rstrip(".")
                 why = "it is a group of fields" if why == 'Expected "{"' else why
