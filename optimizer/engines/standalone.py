@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -216,9 +217,9 @@ class StandaloneTimings:
 
 
 def beats(times: Times, other: Times) -> bool:
-    """True if the times are known, and shorter than the others at each batch size."""
-    pairs = zip(times, other, strict=False)
-    return bool(times and other) and all(own_ms < other_ms for (_, own_ms), (_, other_ms) in pairs)
+    """True if times are known at each batch size of the others, and shorter."""
+    own_ms = dict(times)
+    return bool(other) and all(own_ms.get(size, math.inf) < other_ms for size, other_ms in other)
 
 
 def _compiles(engine: Engine) -> bool:
