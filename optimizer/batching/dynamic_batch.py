@@ -89,10 +89,10 @@ def dynamic_batch(model: Model, work_dir: Path, given: Sequence[Tensors] = ()) -
         did = f"Its batch, fixed at {rows} in the file, was made dynamic" + (f" ({more})" if more else "")
     coarse = _is_low_precision(candidate.graph.outline)
     if current.batch == "none":
-        return _unbatched(current, _why_no_batch(current), notes)
+        return _unbatched(current, _why_no_batch(current), notes, given)
     reference = model if _runs(model) else current
     proof = _prove(reference, candidate, given, coarse=coarse)
-    return _proven_or_not(proof, reference, current, candidate, did, notes)
+    return _proven_or_not(proof, reference, current, candidate, did, notes, given)
 
 
 def modernized(model: Model, work_dir: Path) -> tuple[Model, list[str]]:
@@ -164,14 +164,20 @@ def _with_batch(model: Model) -> Model:
 
 
 def _proven_or_not(
-    proof: Proof, reference: Model, fallback: Model, candidate: Model, did: str, notes: list[str]
+    proof: Proof,
+    reference: Model,
+    fallback: Model,
+    candidate: Model,
+    did: str,
+    notes: list[str],
+    given: Sequence[Tensors],
 ) -> Batching:
     """Return `candidate` if it gives the same results as `reference`, else `fallback` without batching."""
     unused = {fallback.path, candidate.path} - {(candidate if proof.holds else fallback).path, reference.path}
     for path in unused:
         path.unlink()
     if not proof.holds:
-        return _unbatched(fallback, proof.reason, notes)
+        return _unbatched(fallback, proof.reason, notes, given)
     return Batching(
         model=candidate,
         action="kept" if candidate.path == reference.path else "rewritten",
@@ -211,7 +217,7 @@ def _is_low_precision(proto: ModelProto) -> bool:
     return any(node.op_type.startswith(_LOW_PRECISION) for node in proto.graph.node)
 
 
-def _unbatched(model: Model, why: str, notes: list[str]) -> Batching:
+def _unbatched(model: Model, why: str, notes: list[str], given: Sequence[Tensors]) -> Batching:
     """Return the model without batching; a leading dimension with a name like that of a batch gets size 1.
 
     Raises ShapeError if another leading dimension has no size, or if the model does not run.
@@ -222,11 +228,12 @@ def _unbatched(model: Model, why: str, notes: list[str]) -> Batching:
     except ShapeError as error:
         raise ShapeError(f"The leading dimension is not a batch: {why}. {error.what}", error.fix) from error
     try:
-        check_runs_whole(unbatched.path, unbatched.all_inputs)
+        check_runs_whole(unbatched.path, unbatched.all_inputs, given)
     except Disproved as error:
         raise ShapeError(
             f"The model does not run as it is: {error}.",
-            "Give other sizes with --shape; exporters may fix some that the file calls dynamic.",
+            "Give other sizes with --shape (exporters may fix some that the file calls dynamic), or values with "
+            "--input-data.",
         ) from error
     reason = " ".join([f"Served without batching: {why}.", *notes])
     return Batching(model=unbatched, action="unbatched", reason=reason)

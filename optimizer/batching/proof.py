@@ -39,7 +39,7 @@ PROOF_ELEMENTS = 4096
 """At most 4096 elements per sample of an inner tensor are compared; dozens of whole layers would fill the
 memory."""
 
-_NOTHING_TO_COMPARE = "its outputs hardly depend on its inputs, so nothing can be compared (--input-data may help)"
+_NOTHING = "its outputs hardly depend on its inputs, so nothing can be compared"
 _FLOATS = {"FP64": np.float64, "FP32": np.float32, "FP16": np.float16}
 _INTEGERS = {
     "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
@@ -87,17 +87,17 @@ def prove_batching(
     """
     compare_batches = partial(_compare_batches, original, candidate, rows=rows, tolerance=tolerance)
     try:
-        texts = any(tensor.datatype == "BYTES" for tensor in inputs)
+        only_given = any(tensor.datatype == "BYTES" for tensor in inputs)
         samples = list(given[:PROOF_SAMPLES])
-        if not texts:
+        if not only_given:
             samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
         began_s = time.monotonic()
         try:
             reference = _alone(original, samples, rows)
         except _DoesNotRun:
-            if texts or not given:
+            if only_given or not given:
                 raise
-            samples = list(given[:PROOF_SAMPLES])
+            only_given, samples = True, list(given[:PROOF_SAMPLES])
             reference = _alone(original, samples, rows)
         compare_batches(samples, reference)
         row_s = (time.monotonic() - began_s) / (PROOF_SAMPLES * rows + sum(PROOF_SIZES))
@@ -116,9 +116,10 @@ def prove_batching(
                 compared = "at its outputs for the given inputs"
         if not compared:
             compared = _compare_inside(*probes(), samples, rows, tolerance)
-        if not compared and (same_level or texts):
-            raise Disproved(_NOTHING_TO_COMPARE)
-        compared = compared or _compare_spread(original, inputs, rows, compare_many)
+        spread = not (compared or same_level or only_given)
+        compared = _compare_spread(original, inputs, rows, compare_many) if spread else compared
+        if not compared:
+            raise Disproved(f"{_NOTHING} ({'samples that differ more' if given else '--input-data'} may help)")
     except Disproved as why:
         return Proof(holds=False, reason=str(why))
     sizes = ", ".join(map(str, PROOF_SIZES)) + (f" and {largest}" if largest > PROOF_SIZES[-1] else "")
@@ -144,15 +145,22 @@ def _compare_largest(
     return True
 
 
-def check_runs_whole(path: Path, inputs: Sequence[ModelTensor]) -> None:
+def check_runs_whole(path: Path, inputs: Sequence[ModelTensor], given: Sequence[Tensors] = ()) -> None:
     """Run the model on random inputs of all its sizes, the leading ones included. Raises Disproved.
 
-    A model with an input of a type that numpy does not have is not run.
+    If these do not run, a `given` sample has to. A model with inputs of types that numpy does not have is not run.
     """
     if any(tensor.datatype not in {*_FLOATS, *_INTEGERS, "UINT8"} for tensor in inputs):
         return
     shapes = ", ".join(f"{tensor.name} ({', '.join(map(str, tensor.sized))})" for tensor in inputs)
-    _run(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
+    try:
+        _run(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
+    except _DoesNotRun:
+        if not given:
+            raise
+        sizes = {tensor.name: int(tensor.sized[0]) if tensor.sized else 1 for tensor in inputs}
+        feed = {name: np.concatenate([rows] * max(1, sizes[name] // len(rows))) for name, rows in given[0].items()}
+        _run(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
 
 
 def sample(
@@ -327,7 +335,7 @@ def _compare_spread(
 ) -> str:
     """Compare outputs for larger and larger samples; return what was compared, in words.
 
-    Raises Disproved if no outputs tell samples apart.
+    "" if no outputs tell samples apart. Raises Disproved.
     """
     told = 0.0
     for spread in SPREADS:
@@ -339,6 +347,4 @@ def _compare_spread(
             break
         if compare_many(samples, reference):
             told = spread
-    if not told:
-        raise Disproved(_NOTHING_TO_COMPARE)
-    return f"at its outputs for inputs up to {told:g} times as large"
+    return f"at its outputs for inputs up to {told:g} times as large" if told else ""

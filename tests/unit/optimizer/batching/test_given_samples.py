@@ -16,6 +16,7 @@ from loadgen.errors import BadInput
 from optimizer.batching.dynamic_batch import Batching
 from optimizer.batching.kept import Settled, settled
 from optimizer.cached import ResultCache
+from optimizer.errors import ShapeError
 from optimizer.model.onnx_model import read_model
 from optimizer.model.samples import given_samples
 
@@ -105,7 +106,9 @@ def test_texts_that_mix_are_no_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 4])
 def test_equal_texts_show_nothing(tmp_path: Path, count: int) -> None:
     given = data(tmp_path / "words.json", "words", WORDS[:1] * count)
-    assert batching(tmp_path, string_input(tmp_path / "m.onnx"), given).action == "unbatched"
+    done = batching(tmp_path, string_input(tmp_path / "m.onnx"), given)
+    assert done.action == "unbatched"
+    assert "(samples that differ more may help)" in done.reason
 
 
 @pytest.mark.parametrize("lengths", [False, True])
@@ -146,6 +149,18 @@ def test_values_that_mix_are_noticed_even_if_random_ones_do_not(tmp_path: Path) 
 def test_real_values_take_the_place_of_random_ones_that_do_not_run(tmp_path: Path) -> None:
     path = needs_a_length(tmp_path / "m.onnx")
     assert batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [5, 6, 8])).action == "kept"
+
+
+def test_real_values_show_that_a_model_without_a_batch_runs(tmp_path: Path) -> None:
+    path = needs_a_length(tmp_path / "m.onnx")
+    with pytest.raises(ShapeError, match="does not run as it is") as caught:
+        batching(tmp_path, path, None)
+    assert "--input-data" in caught.value.fix
+    with pytest.raises(ShapeError, match="the first of the given inputs"):
+        batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [99]))
+    done = batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [5, 5]))
+    assert done.action == "unbatched"
+    assert "samples that differ more" in done.reason
 
 
 def test_one_that_does_not_run_says_nothing_of_the_rows(tmp_path: Path) -> None:
