@@ -81,7 +81,7 @@ class OptimizeConfig:
     )
     vary: tuple[tuple[str, tuple[str, ...]], ...] = MODEL(
         "With --repository: parameters of the backend to try, such as `parameters.intra_op_threads=1,2,4`, or a "
-        "field, such as `instance_group.0.count=1,2`. Repeatable.",
+        "field, such as `instance_group.1.count=1,2`. Repeatable.",
         "KEY=V1,V2",
         default=(),
         parse=vary_from_texts,

@@ -75,7 +75,7 @@ def vary_from_texts(texts: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], 
             raise BadInput(
                 f"--vary {text!r} {why}.",
                 "Write parameters.KEY=V1,V2 or optimization.FIELD=V1,V2, or vary "
-                "dynamic_batching.preferred_batch_size, instance_group.0.count or instance_group.0.kind.",
+                "dynamic_batching.preferred_batch_size, instance_group.1.count or instance_group.0.kind.",
             )
         found[match[1]] = tuple(dict.fromkeys(match[2].split(",")))
     return tuple(found.items())

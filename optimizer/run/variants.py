@@ -8,8 +8,9 @@ from itertools import product
 
 from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
-from model_repo.repository.own_config import with_value
+from model_repo.repository.own_config import GROUPS, with_value
 from model_repo.repository.own_model import own_engine, parse_own, with_members
+from model_repo.repository.pbtxt_text import bodies
 from model_repo.spec import Engine
 
 MAX_VARIANTS = 12
@@ -68,7 +69,12 @@ def variants(engine: Engine, vary: Vary, *, on_gpu: bool) -> Iterator[Engine]:
 
 def _changes(text: str, path: str, value: str) -> bool:
     """True if the text does not have this value. Raises BadInput if it has several places for it."""
-    root = path.partition(".")[0]
+    root, _, field = path.partition(".")
+    if field == "0.count" and root == GROUPS and len(bodies(text, GROUPS)) == 1:
+        raise BadInput(
+            f"--vary {path}: it is the only instance group, and its count is searched in any case.",
+            "Leave it out, or give the counts to try by --instances.",
+        )
     try:
         return bool(parse_own(with_value(text, path, value), (root,)) != parse_own(text, (root,)))
     except ValueError as error:

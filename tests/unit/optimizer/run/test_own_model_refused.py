@@ -294,6 +294,13 @@ def test_a_field_that_is_there_several_times_is_not_varied(tmp_path: Path) -> No
     assert path in refused(own_config(tmp_path, vary=((path, ("4",)),))).what
 
 
+def test_the_count_of_the_only_group_is_searched_and_not_varied(tmp_path: Path) -> None:
+    second = '{ name: "batch" count: 1 kind: KIND_CPU }'
+    python_model(tmp_path / "repository", config=PYTHON.replace("KIND_CPU },", "KIND_CPU }").replace(second, ""))
+    path = "instance_group.0.count"
+    assert "--instances" in refused(own_config(tmp_path, vary=((path, ("2",)),))).fix
+
+
 def test_no_folder_is_not_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python_model(tmp_path)
     monkeypatch.chdir(tmp_path)
