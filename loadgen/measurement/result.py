@@ -124,7 +124,8 @@ def _slow_link(results: Sequence[ShardResult]) -> str:
 def _connection_remarks(requests: int, client: ClientUse) -> tuple[str, ...]:
     """Return advice for users if the server ends connections often, or refused calls."""
     found = []
-    if client.connections_closed >= max(_CLOSED_FEW, _CLOSED_SHARE * requests):
+    few = max(_CLOSED_FEW, _CLOSED_SHARE * requests)
+    if client.connections_closed >= few and client.connections_opened:  # else none that was missed
         found.append(
             f"the server closed {client.connections_closed:,} connections in {requests:,} requests, and "
             f"{client.connections_opened:,} were opened meanwhile, which costs time: turn keep-alive on there, or "

@@ -14,8 +14,8 @@ def remarks(rows: int, **counts: Any) -> str:
     return "; ".join(found["remarks"])
 
 
-@pytest.mark.parametrize(("rows", "closed"), [(10, 1), (1000, 99)])
-def test_a_few_closed_connections_are_not_worth_a_word(rows: int, closed: int) -> None:
+@pytest.mark.parametrize(("rows", "closed"), [(10, 1), (1000, 99), (47, 216)])
+def test_few_closed_connections_or_only_idle_ones_are_not_worth_a_word(rows: int, closed: int) -> None:
     assert remarks(rows, connections_closed=closed) == ""
 
 
