@@ -85,8 +85,8 @@ def streams_load(
     found = settled_limits(options.stream_limits, streamed.output_tokens)
     if options.stream_limits and not found:
         raise BadInput(
-            "A limit on the first token alone does not tell when a reply ends, and when the load is steady.",
-            "Add --tpot-p95 or --e2e-p95.",
+            "A limit on the first token, or per token, alone does not tell when a reply ends, and load is steady.",
+            f"Add --{'tpot' if options.stream_limits[0].measure == 'ttft' else 'ttft'}-p95 or --e2e-p95.",
         )
     if options.attainment is not None:
         found = (*found, all_of(found, options.attainment))

@@ -59,13 +59,13 @@ class StreamLimit(LatencyLimit):
 def settled_limits(limits: tuple[StreamLimit, ...], output_tokens: int) -> tuple[StreamLimit, ...]:
     """Return the limits with the time after which their load is steady.
 
-    Empty if none bounds the time of a whole reply: one on the first token alone does not.
+    Empty if they do not bound the time of a whole reply: one on the first token, or per token, alone does not.
     """
     ttft_ms, tpot_ms, e2e_ms = (
         min((limit.limit_ms for limit in limits if limit.measure == measure), default=math.inf)
         for measure in MEASURES
     )
-    settle_ms = min(e2e_ms, (ttft_ms if math.isfinite(ttft_ms) else 0.0) + tpot_ms * output_tokens)
+    settle_ms = min(e2e_ms, ttft_ms + tpot_ms * output_tokens)
     return tuple(replace(limit, settle_ms=settle_ms) for limit in limits if math.isfinite(settle_ms))
 
 

@@ -62,7 +62,8 @@ def test_the_load_is_steady_after_the_time_that_a_reply_may_take() -> None:
     limits = settled_limits((TTFT, TPOT, E2E), 11)
     assert {limit.steady_after_ms for limit in limits} == {320.0}  # 100 + 11 x 20 is less than 400
     assert settled_limits((E2E,), 11)[0].steady_after_ms == 400.0
-    assert settled_limits((TTFT,), 11) == ()
+    assert settled_limits((TPOT, E2E), 11)[0].steady_after_ms == 400.0
+    assert settled_limits((TTFT,), 11) == settled_limits((TPOT,), 11) == ()
 
 
 def test_an_unfinished_request_may_yet_be_in_time_but_is_not_good() -> None:
