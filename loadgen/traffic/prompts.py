@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,19 +32,26 @@ _WORDS = (
 )
 """Words of which each is one token for most models."""
 
+_TEXTS = 8
+
 
 class Prompts:
     """Requests without end, each made when it is asked for.
 
-    A prompt begins with a mark of its own, which depends on the seed: no prefix cache knows any of it. Those of a
-    file come in turn. Raises PayloadError if it cannot be used.
+    A prompt begins with a mark of its own, new in each run of the same seed too: no prefix cache knows any of it.
+    Those of a file come in turn; others are made ahead, as long ones take too long while others are due. Raises
+    PayloadError if the file cannot be used.
     """
 
     def __init__(self, target: Target, payload: Payload) -> None:
         assert payload.streamed is not None
-        self._target, self._asked, self._seed = target, payload.streamed, payload.seed
-        self._texts = prompts_in(payload.data_file) if payload.data_file is not None else []
-        self._random = random.Random(payload.seed)  # noqa: S311 - no secret
+        self._target, self._asked, self._run = target, payload.streamed, secrets.token_hex(4)
+        if payload.data_file is not None:
+            self._texts = prompts_in(payload.data_file)
+        else:
+            words = random.Random(payload.seed)  # noqa: S311 - no secret
+            count = (self._asked.prompt_tokens or 1) - 1
+            self._texts = [" ".join(words.choices(_WORDS, k=count)) for _ in range(_TEXTS)]
         self._made = 0
 
     def __len__(self) -> int:
@@ -51,11 +59,8 @@ class Prompts:
 
     def __getitem__(self, row: int) -> bytes:
         """Return a request that was not made before, whatever its row."""
-        mark, self._made = f"{self._made:x}-{self._seed:x}", self._made + 1
-        if self._texts:
-            text = self._texts[(self._made - 1) % len(self._texts)]
-        else:
-            text = " ".join(self._random.choices(_WORDS, k=(self._asked.prompt_tokens or 1) - 1))
+        mark, text = f"{self._made:x}-{self._run}", self._texts[self._made % len(self._texts)]
+        self._made += 1
         body = json.dumps(body_of(self._target.model_name, f"{mark} {text}", self._asked)).encode()
         path = f"POST {self._target.base_path}{PATHS[self._asked.api]}"
         fields = ["Content-Type: application/json", "Accept: text/event-stream", f"Content-Length: {len(body)}"]
