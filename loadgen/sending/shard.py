@@ -40,6 +40,7 @@ _CONNECT_S = 5.0
 _LARGE_BYTES = 1 << 16  # of a request: only such ones can be slow to send
 _OLDEST = 16
 _CONNECTIONS_AHEAD_MAX = 256
+_REFUSALS = ("http 3", "http 4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ class PreparedTarget:
                 f"{self._target.url} refuses connections: {self.wire.error_example}.\n"
                 "Start the server, or correct the address."
             )
-        if outcome == OK or (payload.streamed is not None and not outcome_name(outcome).startswith("http 4")):
+        if outcome == OK or (payload.streamed is not None and not outcome_name(outcome).startswith(_REFUSALS)):
             return True  # streams fail in many ways, which the load counts
         raise TargetRefused(
             f"{self._target.model_name} on {self._target.url} did not answer a first request: "

@@ -11,7 +11,7 @@ from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Close, Strange, grpc_answer,
 
 from loadgen.errors import PayloadError, TargetRefused, TargetUnreachable
 from loadgen.sending.shard import PreparedTarget, wait_ready
-from loadgen.spec.plan import Payload
+from loadgen.spec.plan import Payload, Streamed
 from loadgen.spec.target import Target
 from loadgen.wire.poller import Poller
 
@@ -51,6 +51,16 @@ def test_two_failures_that_pass_cost_only_time(question: str, answer: bytes | ty
     with serving(Strange(name="", answers={question: first(2, answer, RIGHT_HTTP[question])})) as url:
         seconds = prepare(url)
     assert seconds >= (4.0 if answer is LATER else 1.5), "Retry-After is heeded"
+
+
+@pytest.mark.parametrize("status", ["307 Temporary Redirect", "404 Not Found"])
+def test_streams_of_an_address_that_is_wrong_get_no_load(status: str) -> None:
+    asked = Payload(streamed=Streamed(api="openai-chat", output_tokens=1, prompt_tokens=1))
+    strange = Strange(
+        name="", answers={"metadata": http_answer(b"", status=status)}
+    )  # to all that is no inference
+    with serving(strange) as url, pytest.raises(TargetRefused, match=f"http {status[:3]}"):
+        PreparedTarget(Target(url=url, model_name="m"), asked, Poller(), 5.0)
 
 
 @pytest.mark.parametrize("question", ["metadata", "config", "infer"])
