@@ -20,6 +20,10 @@ _TEXTS = ("content", "reasoning_content", "reasoning", "text", "tool_calls")
 """The fields of a delta whose tokens the model has made. Servers name reasoning in two ways."""
 
 
+_FAILED = ("error", "abort", "cancelled", "timeout")
+"""The finish reasons by which servers say that they gave a request up."""
+
+
 class Event(NamedTuple):
     """One event: its name, empty for most, and its data, the lines joined."""
 
@@ -121,7 +125,7 @@ class Reply:
             return STREAM_ERROR, f"an error inside a response of status 200: {self.error}"
         if not self.finish:
             return CUT_OFF, f"the response ended without a finish reason; it begins: {excerpt(self._beginning)}"
-        if self.finish in ("error", "abort"):
+        if self.finish in _FAILED:
             return STREAM_ERROR, f"the finish reason is {self.finish}"
         if not self.chunks or (made < asked.output_tokens and not asked.allow_short):
             what = "tokens" if self.tokens_out >= 0 else "chunks, without usage,"

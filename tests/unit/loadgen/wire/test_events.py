@@ -64,6 +64,13 @@ def test_a_short_reply_is_good_if_it_may_be_short_but_not_an_empty_one() -> None
     assert reply_of(ROLE, END, usage(0)).fault(asked)[0] == TOO_SHORT
 
 
+@pytest.mark.parametrize("reason", ["error", "abort", "cancelled", "timeout"])
+def test_a_request_that_the_server_gave_up_is_not_good_however_short_it_may_be(reason: str) -> None:
+    asked = Streamed(api="openai-chat", output_tokens=9, prompt_tokens=1, allow_short=True)
+    given_up = {"choices": [{"delta": {}, "finish_reason": reason}]}
+    assert reply_of(WORD, given_up, usage(1)).fault(asked)[0] == STREAM_ERROR
+
+
 def test_an_event_named_error_is_one_whatever_it_holds() -> None:
     reply = Reply()
     reply.feed(b'event: error\ndata: {"message": "out of memory"}\n\n', 1)
