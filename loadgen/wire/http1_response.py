@@ -88,6 +88,8 @@ class AnswerReader:
         try:
             self._parser.feed_data(view[:count])
         except (HttpParserError, HttpParserUpgrade) as error:
+            if isinstance(error.__context__, MalformedAnswer):  # from `on_body`
+                raise error.__context__ from None
             reason = "http 101" if isinstance(error, HttpParserUpgrade) else str(error)
             raise MalformedAnswer(
                 "bytes after the end of the answer" if self._answer else f"no HTTP answer: {printable(reason)}"
@@ -155,7 +157,8 @@ def error_text(status: int, body: bytes) -> str:
     text = excerpt(body)
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         error = json.loads(body)["error"]
-        text = printable(str(error.get("message") if isinstance(error, dict) else error), most=_EXAMPLE_CHARACTERS)
+        error = (isinstance(error, dict) and error.get("message")) or error
+        text = printable(str(error), most=_EXAMPLE_CHARACTERS)
     return f"http {status}, {text}" if text else f"http {status}"
 
 

@@ -8,6 +8,7 @@ from memory_wire import Memory
 from loadgen.errors import ClosedEarly, MalformedAnswer
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text, excerpt
 from loadgen.wire.sockets import ReadBuffer
+from loadgen.wire.stream_wire import ReplyReader
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -138,6 +139,8 @@ def test_a_document_may_be_as_long_as_it_is_wanted_and_no_longer(form: str) -> N
         (b"", "http 500"),
         (b'{"error": "no model"}', "http 500, no model"),
         (b'{"error": 7}', "http 500, 7"),
+        (b'{"error": {"code": 7}}', "http 500, {'code': 7}"),
+        (b'{"error": {"message": null, "code": 7}}', "http 500, {'message': None, 'code': 7}"),
         (b'{"message": "x"}', 'http 500, {"message": "x"}'),
         (b'["error"]', 'http 500, ["error"]'),
         (b" plain\n", "http 500, plain"),
@@ -147,6 +150,11 @@ def test_a_document_may_be_as_long_as_it_is_wanted_and_no_longer(form: str) -> N
 )
 def test_an_error_is_told_in_the_servers_words(body: bytes, text: str) -> None:
     assert error_text(500, body) == text
+
+
+def test_of_a_stream_the_event_that_is_none_is_told() -> None:
+    with pytest.raises(MalformedAnswer, match=r"an event that is no part of a completion: \[1\]"):
+        read(CHUNKED + b"b\r\ndata: [1]\n\n\r\n", reader=ReplyReader(ReadBuffer()))
 
 
 def test_of_long_words_the_beginning_is_told() -> None:
