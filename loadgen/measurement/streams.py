@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loadgen.finite import Count, FiniteModel
+from loadgen.printable import printable
 from loadgen.spec.stream_limits import StreamLimit
 
 STREAM_DTYPE = np.dtype(
@@ -97,7 +98,9 @@ def stream_figures(
 ) -> StreamFigures:
     """Return the figures of all requests of a run."""
     gaps = np.maximum(made_tokens(streams) - 1, 1)
-    reasons = Counter(reason.decode(errors="replace") for reason in streams["finish"].tolist() if reason)
+    reasons = Counter(
+        printable(reason.decode(errors="replace")) for reason in streams["finish"].tolist() if reason
+    )
     return StreamFigures(
         ttft_ms=_quantiles_ms(streams["first_ns"] - scheduled_ns, failed),
         tpot_ms=_quantiles_ms((streams["last_ns"] - streams["first_ns"]) / gaps, failed),
