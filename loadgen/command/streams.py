@@ -23,6 +23,8 @@ _TIMEOUT_S, _TIMEOUT_WITHOUT_LIMITS_S, _TIMES_LONGEST = 10.0, 60.0, 4
 """After an overload a run waits for its time-out. A reply that takes four times as long as one within all limits
 is over them."""
 _LAG_SHARE = 0.05
+_SETTLES_OF_A_SEARCH = 40
+"""Each load settles for three times as long as a reply takes: six loads, and as long for the confirmation."""
 
 
 def streamed_from(options: LoadTestOptions) -> Streamed | None:
@@ -90,9 +92,11 @@ def streams_load(
         )
     if options.attainment is not None:
         found = (*found, all_of(found, options.attainment))
+    settle_s = found[0].steady_after_ms / 1e3 if found else 0.0
     if options.find_max:
         found = (_searched(found, options, notes),)
-    settle_s = found[0].steady_after_ms / 1e3 if found else 0.0
+        if options.duration_s is None:
+            plan = replace(plan, duration_s=max(plan.duration_s, _SETTLES_OF_A_SEARCH * settle_s))
     timeout_s = _timeout_s(options, max([settle_s, *(limit.limit_s for limit in found)]))
     lag_ms = (_LAG_SHARE * limit.limit_ms for limit in options.stream_limits if limit.measure != "tpot")
     plan = replace(

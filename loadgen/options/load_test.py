@@ -57,7 +57,6 @@ class LoadTestOptions:
         "CLOSED LOOP instead of a rate: this many users, who wait for each response. Its p99 is not that of "
         "independent users.",
         "N",
-        common=True,
     )
     timeout_s: float | None = LOAD(
         "Time after which a request has failed, counted from its due time. Default: 10s, or twice "

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from loadgen.measurement.request_log import RequestLog, none_if_not_finite
 from loadgen.spec.limits import LatencyLimit
+from loadgen.spec.stream_limits import StreamLimit
 from loadgen.statistics.capacity_fit import (
     CapacityFit,
     HeadroomEstimate,
@@ -203,13 +204,20 @@ class _Search:
             rate = min(max(rate, low * (high / low) ** 0.15), low * (high / low) ** 0.85)
         return rate
 
+    @property
+    def _of_streams(self) -> bool:
+        return isinstance(self.limits[0], StreamLimit)
+
     def _saturation_per_s(self) -> float:
-        answered = (seen.answered_per_s for seen in self.counted if seen.overloaded)
+        # An overload of streams is stopped when its first replies have ended.
+        answered = (seen.answered_per_s for seen in self.counted if seen.overloaded and not self._of_streams)
         return min((rate for rate in answered if rate > 0), default=math.inf)
 
     def _further_up(self, highest: HeadroomEstimate) -> float:
         """Step up, far if the limit is far. One request at a time already gives a rate of 1 / latency."""
-        least, most = (2.0, 4.0) if highest.headroom > 3 else (1.3, 2.0) if highest.headroom > 1.5 else (1.1, 1.25)
+        # Times of streams hardly grow until the server is full; a step too far is soon seen.
+        far = highest.headroom > 3 or self._of_streams
+        least, most = (2.0, 4.0) if far else (1.3, 2.0) if highest.headroom > 1.5 else (1.1, 1.25)
         alone_per_s = max((700.0 / seen.median_ms for seen in self.trusted if seen.median_ms > 0), default=0.0)
         aim = 1.02 * fit_capacity(self.readings).rate_per_s if len(self.readings) > 1 else math.inf
         rate = min(max(aim, least * highest.rate_per_s), most * highest.rate_per_s)
