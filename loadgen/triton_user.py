@@ -151,6 +151,9 @@ class _Rate(float):
         return super().__new__(cls, text or 0.0)
 
 
+_Rate.__name__ = "rate"  # Locust's error names the type
+
+
 def _add_options(parser: ArgumentParser, **_: Any) -> None:
     """Add options, which Locust also shows in its start form. What is empty or 0 is as in the locustfile."""
     add, ours = parser.add_argument, ("--model", "--rate", "--duration", "--arrivals")

@@ -65,6 +65,7 @@ def _figures(record: LoadTestRecord) -> dict[str, Figure]:
 
 def _conditions(load: LoadRecord, limits: Iterable[str], *, find_max: bool) -> dict[str, object]:
     """Return what must be the same in both runs. The model's name may differ: versions are compared."""
+    most = "at most " if load.allow_short else ""
     rate = "none" if load.rate_per_s is None else f"{load.rate_per_s:.4g}/s"
     return {
         "arrivals": load.arrivals,
@@ -73,7 +74,7 @@ def _conditions(load: LoadRecord, limits: Iterable[str], *, find_max: bool) -> d
         "batch size": load.batch_size,
         "shared memory": load.shared_memory,
         "format of tensors": load.format,
-        "API and tokens": f"{load.api}, {load.prompt_tokens} in, {load.output_tokens} out",
+        "API and tokens": f"{load.api}, {load.prompt_tokens} in, {most}{load.output_tokens} out",
         "choice of outputs": sorted(load.outputs),
         "shapes": load.shapes,
     }

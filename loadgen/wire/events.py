@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ _MAX_EVENT = 1 << 18
 _MAX_EXAMPLE = 300
 _MOST_TOKENS = (1 << 31) - 1
 _DONE = "[DONE]"
-_TEXTS = ("content", "reasoning_content", "reasoning", "text", "tool_calls")
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "text", "tool_calls")
 """The fields of a delta whose tokens the model has made. Servers name reasoning in two ways."""
 
 
@@ -42,7 +43,7 @@ class EventParser:
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Yield the events that these bytes complete. Raises MalformedAnswer for one of over 256 KiB."""
-        data = self._rest + data
+        data = (self._rest + data).removeprefix(codecs.BOM_UTF8)  # it may precede the first line
         held = data.endswith(b"\r")  # the end of a line, or half of one
         *lines, rest = data[: len(data) - held].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._rest = rest + b"\r" * held

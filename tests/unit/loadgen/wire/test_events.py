@@ -14,6 +14,7 @@ ASKED = Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1)
 ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
 THINKS = {"choices": [{"delta": {"reasoning_content": "Hm"}, "finish_reason": None}]}
 WORD = {"choices": [{"delta": {"content": "word"}, "finish_reason": None}]}
+REFUSAL = {"choices": [{"delta": {"refusal": "No"}, "finish_reason": None}]}
 TEXT = {"choices": [{"text": "word", "finish_reason": None}]}
 END = {"choices": [{"delta": {}, "finish_reason": "length"}]}
 FAILURE = {"error": {"message": "the engine died", "code": 500}}
@@ -37,6 +38,7 @@ def reply_of(*documents: dict[str, Any]) -> Reply:
     [
         ([WORD, WORD, END, usage(2)], 10, 20, OK),
         ([TEXT, TEXT, END, usage(2)], 10, 20, OK),
+        ([REFUSAL, REFUSAL, END, usage(2)], 10, 20, OK),
         ([ROLE, ROLE, WORD, WORD, END, usage(2)], 30, 40, OK),  # a frame without text brings no token
         ([THINKS, THINKS, WORD, END, usage(3)], 10, 30, OK),  # reasoning is made of tokens
         ([WORD, END, usage(2)], 10, 10, OK),  # two tokens in one chunk
@@ -106,6 +108,12 @@ def test_an_event_without_end_is_not_kept_for_ever() -> None:
         feed(b"data: " + bytes(1000) + b"\n")
     with pytest.raises(MalformedAnswer):
         feed(bytes(1000))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    data = b"\xef\xbb\xbfdata: 1\n\n"
+    parser = EventParser()
+    assert [event for at in range(len(data)) for event in parser.feed(data[at : at + 1])] == [Event("", "1")]
 
 
 def test_data_alone_is_enough_for_an_event() -> None:
