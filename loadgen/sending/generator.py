@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -143,16 +143,13 @@ class _LocalWorkers:
 
     def _preparation(self, number: int) -> Message:
         shard = shard_of(self.job.plan, number, len(self.workers), limit_ms=self.job.limit_ms)
-        payload = self.job.payload
-        if payload.streamed is not None:  # no process and no run sends the prompts of another
-            payload = replace(payload, seed=(self.job.plan.seed + 1 << 10) + number)
         return {
             "do": "prepare",
             "rows": self._table.rows,
-            "streamed": payload.streamed is not None,
+            "streamed": self.job.payload.streamed is not None,
             "shard": asdict(shard),
             "target": target_to_json(self.job.target),
-            "payload": payload_to_json(payload),
+            "payload": payload_to_json(self.job.payload),
         }
 
     def _create_table(self) -> int:

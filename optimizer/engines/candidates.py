@@ -320,8 +320,8 @@ class EngineRace:
 
     def _check_accuracy(self, candidate: _Candidate, judge: Judge) -> None:
         """Raise EngineFailed if the engine's results are not close enough to fp32, or if there are none."""
-        built, of = candidate.built, candidate.built.metadata.library_version
-        runner = EngineRunner(engine=built.engine, variant=candidate.model, library_version=of)
+        built, model = candidate.built, candidate.model
+        runner = EngineRunner(engine=built.engine, variant=model, library_version=built.metadata.library_version)
         try:
             record = judge(runner, candidate.precision)
         except RunFailed as error:
