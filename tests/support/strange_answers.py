@@ -1,4 +1,8 @@
-"""A corpus of faults of servers: statuses, heads, bodies, documents, frames, ends and floods."""
+"""A corpus of faults of servers: statuses, heads, bodies, documents, frames, ends and floods.
+
+One or two of each kind, for what a whole load test makes of it. Which bytes are no answer is for the tests of the
+wire.
+"""
 
 from typing import Any
 
@@ -40,38 +44,32 @@ def _input(**changed: object) -> dict[str, Any]:
     return _with(METADATA, inputs=[_with(METADATA["inputs"][0], **changed)])
 
 
-STATUSES = ["100 Continue", "101 Switching Protocols", "204 No Content", "206 Partial", "301 Moved", "302 Found",
-            "304 Not Modified", "308 Moved", "400 Bad", "401 Who", "403 No", "404 None", "405 Not so", "408 Late",
-            "413 Large", "418 Pot", "429 Many", "500 Broken", "502 Gateway", "503 Busy", "504 Late", "599 Odd",
-            "600 Odd", "999 Odd"]  # fmt: skip
+STATUSES = [
+    "101 Switching Protocols",
+    "204 No Content",
+    "302 Found",
+    "401 Who",
+    "404 None",
+    "500 Broken",
+    "600 Odd",
+]
 
 WIRE: dict[str, Any] = {
     "nothing": Close,
     "a reset": Reset,
     "no head": b"hello\r\n\r\n",
-    "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
     "tls": b"\x15\x03\x01\x00\x02\x02\x46" * 50,
-    "zeros": bytes(5000),
     "http/2": b"HTTP/2 200\r\n\r\n",
-    "http/0.9": b"<html>hello</html>",
-    "a status in words": b"HTTP/1.1 OK\r\n\r\n",
     "a status of four digits": b"HTTP/1.1 2000 OK\r\n\r\n",
-    "a status under 100": b"HTTP/1.1 020 OK\r\n\r\n",
-    "no status": b"HTTP/1.1\r\n\r\n",
     "a head without an end": b"HTTP/1.1 200 OK\r\nX: " + _LONG,
     "a head of a megabyte": b"HTTP/1.1 200 OK\r\nX: " + _LONG * 10 + b"\r\n\r\n",
     "ten thousand headers": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
     "a length below zero": b"HTTP/1.1 200 OK\r\nContent-Length: -6\r\n\r\n",
-    "a length with a sign": b"HTTP/1.1 200 OK\r\nContent-Length: +6\r\n\r\nhello!",
-    "a length in hexadecimal": b"HTTP/1.1 200 OK\r\nContent-Length: 0x6\r\n\r\nhello!",
-    "a length with an underscore": b"HTTP/1.1 200 OK\r\nContent-Length: 1_0\r\n\r\nhello!",
     "a length of 5,000 digits": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
     "a length of an exabyte, then the end": [b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n", Close],
-    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
     "more than the length": http_answer(b"hello") + b"more",
     "less than the length": [b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhello", Close],
     "a JSON part longer than the body": http_answer(b"{}", "Inference-Header-Content-Length: 900"),
-    "a JSON part below zero": http_answer(b"{}", "Inference-Header-Content-Length: -1"),
     "a JSON part of a terabyte": http_answer(b"{}", "Inference-Header-Content-Length: 1000000000000"),
     "interim answers without end": flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "a body without end": flood(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 1000),
@@ -82,33 +80,22 @@ WIRE: dict[str, Any] = {
     **{
         f"a chunk of size {size.decode()!r}": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         + size + b"\r\nhello!\r\n0\r\n\r\n"
-        for size in (b"-6", b"+6", b"0x6", b"0_6", b" 6", b"", b";", b"six", b"f" * 40, b"7", b"5")
+        for size in (b"-6", b"f" * 40)
     },
 }  # fmt: skip
 
 BODIES: dict[str, bytes] = {
-    "an empty body": b"",
     "html": b"<html><body>Sign in</body></html>",
     "a JSON error": b'{"error":"no"}',
     "half a character in an error": SURROGATE,
-    "escapes": b'{"error":"\\u001b[2Jgone"}',
     "bytes that are no text": b"\xff\xfe\xfd",
     "JSON nested 200,000 deep": DEEP,
-    "objects nested 100,000 deep": b'{"a":' * 100_000,
-    "JSON cut off": b'{"outputs":[{"name":"y",',
     "null": b"null",
-    "a number": b"7",
-    "a text": b'"m"',
-    "a list": b"[]",
     "NaN": b"NaN",
     "a number of 10,000 digits": b"9" * 10_000,
     "no outputs": b'{"outputs":[]}',
-    "outputs that are no list": b'{"outputs":{"y":1}}',
     "an output that is none": b'{"outputs":[null]}',
-    "an output without data": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2]}]}',
     "data nested deep": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":' + DEEP,
-    "an output of another name": b'{"outputs":[{"name":"[/nope]","datatype":"FP32","shape":[1],"data":[1]}]}',
-    "a shape of 1e18": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1000000000000000000,2],"data":[1]}]}',
     "a shape of 5,000 digits": b'{"outputs":[{"name":"y","datatype":"FP32","shape":['
     + b"9" * 4000
     + b'],"data":[]}]}',
@@ -117,81 +104,38 @@ BODIES: dict[str, bytes] = {
 
 METADATA_VARIANTS: dict[str, Any] = {
     "no name": _with(METADATA, name=...),
-    "a name that is a number": _with(METADATA, name=7),
-    "a name of a megabyte": _with(METADATA, name="m" * (1 << 20)),
     "half a character for a name": _with(METADATA, name="\ud800"),
-    "no inputs": _with(METADATA, inputs=...),
-    "no input": _with(METADATA, inputs=[]),
-    "inputs that are an object": _with(METADATA, inputs={}),
     "inputs that are null": _with(METADATA, inputs=None),
     "an input that is a text": _with(METADATA, inputs=["x"]),
     "100,000 inputs": _with(METADATA, inputs=METADATA["inputs"] * 100_000),  # type: ignore[operator]
-    "two inputs of one name": _with(METADATA, inputs=METADATA["inputs"] * 2),  # type: ignore[operator]
     "an input called [/nope]": _input(name="[/nope]"),
-    "an input called ../..": _input(name="../.."),
-    "an input with escapes": _input(name="\x1b[2Jx"),
     "an input with half a character": _input(name="\udcff"),
-    "an input without a name": _input(name=...),
-    "an input of no type": _input(datatype=...),
     "an input of another type": _input(datatype="FP8"),
-    "a type that is a list": _input(datatype=["FP32"]),
-    "a type called [/nope]": _input(datatype="[/nope]"),
     "no shape": _input(shape=...),
-    "a shape that is a text": _input(shape="4"),
     "a size of 1e12": _input(shape=[-1, 10**12]),
     "a size of 4e8": _input(shape=[-1, 4 * 10**8]),
-    "a size of 1e30": _input(shape=[-1, 10**30]),
     "a size of 1e400": _input(shape=[-1, 10**400]),
-    "a size of -2": _input(shape=[-1, -2]),
-    "a size of 1.5": _input(shape=[-1, 1.5]),
     "a size of NaN": _input(shape=[-1, float("nan")]),
-    "a size of true": _input(shape=[-1, True]),
-    "a size in words": _input(shape=[-1, "four"]),
-    "a size of 0x5": _input(shape=[-1, "0x5"]),
-    "a size that is null": _input(shape=[-1, None]),
-    "a size that is a list": _input(shape=[-1, [4]]),
     "a rank of 33": _input(shape=[1] * 33),
-    "a rank of 100,000": _input(shape=[1] * 100_000),
     "free sizes": _input(shape=[-1, -1, -1]),
     "texts without number": _input(datatype="BYTES", shape=[-1, 10**9]),
-    "outputs that are a number": _with(METADATA, outputs=7),
-    "an output of rank 33": _with(METADATA, outputs=[_with(METADATA["outputs"][0], shape=[1] * 33)]),
     "an output of 1e18 values": _with(METADATA, outputs=[_with(METADATA["outputs"][0], shape=[-1, 10**18])]),
-    "an output of another type": _with(METADATA, outputs=[_with(METADATA["outputs"][0], datatype="[/nope]")]),
 }
 
 CONFIG_VARIANTS: dict[str, Any] = {
     "a list": [1],
-    "a text": "many",
-    "a batch in words": _with(CONFIG, max_batch_size="many"),
-    "a batch below zero": _with(CONFIG, max_batch_size=-1),
     "a batch of 1e30": _with(CONFIG, max_batch_size=10**30),
-    "a batch of 1.5": _with(CONFIG, max_batch_size=1.5),
-    "inputs that are a text": _with(CONFIG, input="x"),
-    "an input that is a number": _with(CONFIG, input=[7]),
     "an input with a list for a name": _with(CONFIG, input=[{"name": [1], "optional": True}]),
     "every input optional": _with(CONFIG, input=[{"name": "x", "optional": True}]),
     "nested 200,000 deep": DEEP,
-    "cut off": b'{"name":',
 }
 
 STATS_VARIANTS: dict[str, Any] = {
-    "a list": [],
     "null": None,
-    "a text": "x",
-    "models that are an object": {"model_stats": {}},
-    "a model that is null": {"model_stats": [None]},
     "counts in words": {"model_stats": [_with(COUNTERS, inference_count="many")]},
-    "counts below zero": {"model_stats": [_with(COUNTERS, inference_count=-5)]},
     "counts of 1e400": {"model_stats": [_with(COUNTERS, inference_count=10**400)]},
-    "counts that are NaN": {"model_stats": [_with(COUNTERS, inference_count=float("nan"))]},
-    "counts that are infinite": {"model_stats": [_with(COUNTERS, inference_count=float("inf"))]},
     "stages that are a list": {"model_stats": [_with(COUNTERS, inference_stats=[1])]},
-    "a stage that is a number": {"model_stats": [_with(COUNTERS, inference_stats={"success": 1})]},
-    "batches that are a number": {"model_stats": [_with(COUNTERS, batch_stats=3)]},
-    "a batch without a size": {"model_stats": [_with(COUNTERS, batch_stats=[{}])]},
     "nested 200,000 deep": DEEP,
-    "cut off": b'{"model_stats":[',
     "no text": b"\xff\xfe",
 }
 
@@ -200,7 +144,7 @@ def _http() -> list[Strange]:
     found = []
     for status in STATUSES:
         for question in ("metadata", "infer"):
-            answer = http_answer(b"" if status[:3] in ("100", "204", "304") else b'{"error":"so"}', status=status)
+            answer = http_answer(b"" if status[:3] == "204" else b'{"error":"so"}', status=status)
             found.append(Strange(name=f"{question}: {status}", answers={question: answer}))
     found += [Strange(name=f"metadata: {name}", answers={"metadata": _some(what)}) for name, what in WIRE.items()]
     for after in (0, 1):
@@ -263,4 +207,4 @@ SLOW = [
 """Requests to these servers end by the deadline of ten seconds, not before."""
 
 QUICK = [*_http(), *grpc_cases()]
-assert len({(one.scheme, one.name) for one in QUICK}) == len(QUICK) >= 202, len(QUICK)
+assert len({(one.scheme, one.name) for one in QUICK}) == len(QUICK)

@@ -22,7 +22,7 @@ from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.hpack import HeaderDecoder, block_of
 from loadgen.wire.http2_frames import frame
 
-DATA, HEADERS, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 8, 9
+DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 METADATA = {
     "name": "m",
     "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
