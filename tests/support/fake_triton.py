@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TLS_FOLDER = Path(__file__).parent / "tls"  # a certificate of its own authority, and a key that opens nothing else
-FAULTS = (
-    "none", "error", "close", "silent", "redirect", "chunked", "connection-close", "no-length", "pieces",
-    "login", "error-as-200", "empty",
-)  # fmt: skip
+FAULTS = ("none", "error", "close", "silent", "redirect")
 
 
 class Server:
@@ -232,8 +229,6 @@ class Client:
         every = self.server.options.busy_every
         if every and path == "/v2/models/delay" and self.server.metadata_count % every == 0:
             self.send(b"503 Service Unavailable", b'{"error":"busy for a moment"}')
-        elif self.server.options.refuse:
-            self.send(self.server.options.refuse.encode(), b'{"error":"as asked"}')
         elif document is None:
             self.send(b"404 Not Found", json.dumps({"error": f"unknown {path}"}).encode())
         else:
@@ -241,35 +236,19 @@ class Client:
 
     def answer_inference(self, fault: str) -> None:
         body, json_bytes = self.server.answer_body
-        length = b"\r\nContent-Length: %d\r\n\r\n" % len(body)
-        plain = b"HTTP/1.1 200 OK"
-        ok = plain + (
-            b"\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: %d" % json_bytes
+        head = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
+            b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (json_bytes, len(body))
         )
-        chunked = b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-        if fault == "pieces":
-            self.write_in_pieces(ok + length + body)
-            return
         answers = {
-            "none": ok + length + body,
+            "none": head + body,
             "error": b"HTTP/1.1 500 Broken\r\nContent-Length: 27\r\n\r\n" + b'{"error":"the model broke"}',
             "redirect": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
             "close": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf of it",
-            "chunked": ok + chunked,
-            "connection-close": ok + b"\r\nConnection: close" + length + body,
-            "no-length": ok + b"\r\n\r\n" + body,
-            "login": plain + b"\r\nContent-Type: text/html\r\nContent-Length: 23\r\n\r\n<html>Sign in.</html>\r\n",
-            "error-as-200": plain + b"\r\nContent-Length: 23\r\n\r\n" + b'{"error":"no such day"}',
-            "empty": plain + b"\r\nContent-Length: 0\r\n\r\n",
         }
         self.write(answers[fault])
-        if fault in ("close", "connection-close", "no-length"):
+        if fault == "close":
             self.server.drop(self)
-
-    def write_in_pieces(self, data: bytes) -> None:
-        for at in range(0, len(data), 7):
-            self.write(data[at : at + 7])
-            time.sleep(0.0002)
 
     def send(self, status: bytes, body: bytes) -> None:
         self.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
@@ -342,7 +321,6 @@ def main() -> None:
     parser.add_argument("--good-first", type=int, default=0, help="so many inferences are answered well")
     parser.add_argument("--stall-at-s", type=float, default=0.0, help="sleep so long, once")
     parser.add_argument("--stall-after", type=int, default=0, help="after so many inferences")
-    parser.add_argument("--refuse", default="", help="answer all questions with this status")
     parser.add_argument("--busy-every", type=int, default=0, help="each such question for metadata gets a 503")
     parser.add_argument("--tls", action="store_true", help="with a certificate for the name localhost")
     parser.add_argument("--mutual", action="store_true", help="clients need a certificate: localhost.pem")

@@ -9,16 +9,12 @@ def refused(
     capsys: pytest.CaptureFixture[str],
     run_command: Callable[[list[str]], int],
     *arguments: object,
-    after_notes: bool = False,
 ) -> list[str]:
-    """Return what happened and what to do, without the marks before them. Nothing else is printed.
-
-    `after_notes`: what the command printed on stderr before does not count.
-    """
+    """Return what happened and what to do, without the marks before them. Nothing else is printed."""
     assert run_command([str(argument) for argument in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    lines = captured.err.splitlines()[-2:] if after_notes else captured.err.splitlines()
+    lines = captured.err.splitlines()
     assert len(lines) == 2, captured.err
     assert lines[0].startswith("error: ")
     assert lines[1].startswith("       ")

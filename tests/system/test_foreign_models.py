@@ -15,7 +15,6 @@ from model_repo.server.options import ServerOptions
 from model_repo.server.triton import Server, serve
 from model_repo.spec import Engine, ServingConfig
 from optimizer.batching.kept import settled
-from optimizer.cli import run_command
 from optimizer.engines.candidates import onnxruntime_engine
 from optimizer.model.samples import given_samples, synthetic_samples
 
@@ -88,16 +87,3 @@ def test_a_foreign_model_is_served_and_answers_right(server: Server, tmp_path: P
         else:
             np.testing.assert_allclose(answer[output], values.reshape(answer[output].shape), rtol=1e-2, atol=1e-3)
         assert answer[output].size == values.size > 0
-
-
-@pytest.mark.parametrize("plan", [(), ("--dry-run",)])
-def test_texts_without_samples_are_refused_in_two_lines(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, plan: tuple[str, ...]
-) -> None:
-    path = FOREIGN["string_input"](tmp_path / "m.onnx")
-    assert run_command(["--model", str(path), "--p99", "50ms", "--output", str(tmp_path / "run"), *plan]) == 2
-    captured = capsys.readouterr()
-    errors = captured.err[captured.err.index("error: ") :].splitlines()
-    assert len(errors) == 2, captured.err
-    assert "--input-data" in errors[1]
-    assert not (tmp_path / "run" / "server.log").exists()

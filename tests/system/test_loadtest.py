@@ -137,24 +137,6 @@ def test_a_client_that_falls_behind_says_so(server: FakeTriton) -> None:
     assert record.measurement.latency_max_ms > 300  # the wait counts
 
 
-@pytest.mark.parametrize(
-    ("options", "arguments", "named"),
-    [
-        ((), ("--shape", "nothing:3"), "nothing"),
-        (("--refuse", "404 Not Found"), (), "delay"),
-        (("--refuse", "500 Internal Server Error"), (), "500"),
-    ],
-)
-def test_a_server_that_refuses_is_bad_input(
-    options: tuple[str, ...], arguments: tuple[str, ...], named: str
-) -> None:
-    with fake_triton(*options) as refusing:
-        done = loadtest(refusing.url, "--rate", "10", "--duration", "1s", *arguments, expected=2)
-    assert done.stdout == ""
-    assert named in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_dead_port_is_bad_input() -> None:
     done = loadtest("http://127.0.0.1:9", "--rate", "10", "--duration", "1s", expected=2)
     assert "127.0.0.1:9" in done.stderr

@@ -30,16 +30,6 @@ def started(server: FakeTriton, folder: Path, *options: str) -> subprocess.Popen
     return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True)
 
 
-def test_a_run_that_does_not_fit_into_memory_is_refused_before_load(server: FakeTriton, tmp_path: Path) -> None:
-    with started(server, tmp_path, "--rate", "100000", "--duration", "1000000s") as process:
-        out, err = process.communicate(timeout=240)
-    assert (process.returncode, out) == (2, "")
-    what, fix = err.splitlines()[-2:]
-    assert what.startswith("error: 100,000,000,000 requests take 5e+03 GB of memory, and ")
-    assert fix.strip().startswith("Use a duration of at most ")
-    assert server.document("/kept")["kept_ns"] == []
-
-
 def test_a_run_of_twelve_million_requests_is_reported_and_kept_when_it_is_stopped(
     server: FakeTriton, tmp_path: Path
 ) -> None:

@@ -211,25 +211,6 @@ def test_finds_a_configuration_and_writes_every_file(
     assert found.winner.answers.compared or found.winner.answers.unseen
 
 
-@pytest.mark.long
-def test_no_configuration_keeps_a_limit_below_the_engine(
-    start: Callable[..., Run], model: Path, run_dir: Path
-) -> None:
-    quick = ("--output", str(run_dir), "--time-budget", "45s")
-    run = start("--model", str(model), "--p99", "0.05ms", "--max-send-lag", "1s", "--despite-noise", *quick)
-    code, out, err = run.end()
-    assert code == read_outcome(run_dir).exit_code, err
-    assert code in {98, 99}, err  # 98: other processes took the processors
-    assert out == ""
-    what, fix = err.splitlines()[-2:]
-    assert "p99 within 0.05 ms" in what
-    assert "--p99" in fix or code == 98
-    states = {trial["state"] for trial in trials_in(run_dir)}
-    assert "infeasible" in states
-    assert states <= {"infeasible", "failed"}  # a server may die of a machine that starves it
-    run.leaves_nothing()
-
-
 def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so_far(
     start: Callable[..., Run], model: Path, run_dir: Path
 ) -> None:
@@ -331,15 +312,6 @@ def test_a_neighbour_is_seen_and_said(start: Callable[..., Run], model: Path, ru
     assert any(record.contention is not None and record.contention.marked for record in records)
     for text in (out, err, (run_dir / "report.html").read_text()):
         assert "processes took" in " ".join(text.split())
-
-
-def test_two_runs_never_share_a_directory(start: Callable[..., Run], model: Path, run_dir: Path) -> None:
-    first = start("--model", str(model), *EASY, "--output", str(run_dir))
-    first.wait_for((run_dir / RUN_FILE).exists)
-    code, _, err = start("--resume", str(run_dir)).end()
-    assert code == 2
-    assert "Another run" in err
-    assert not first.ended()
 
 
 def test_a_dry_run_starts_and_writes_nothing(start: Callable[..., Run], model: Path, run_dir: Path) -> None:
