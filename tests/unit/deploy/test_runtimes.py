@@ -123,13 +123,6 @@ def test_a_release_of_kube_prometheus_stack_is_a_label() -> None:
     assert "--prometheus-release" in texts(measured())["README.md"]
 
 
-def test_the_smoke_image_has_the_load_generator_alone() -> None:
-    found, config = recorded()
-    recipe = bundle_from_recommendation(found, config).texts["images/loadtest.Dockerfile"]
-    for package in ("onnxruntime", "numba", "optuna", "nvidia-pytriton"):
-        assert package not in recipe
-
-
 @pytest.mark.parametrize(
     ("certified", "quantile", "checked", "rate"),
     [(900.0, 0.99, 0.99, 25.0), (900.0, 0.999, 0.95, 25.0), (10.0, 0.99, 0.95, 5.0), (0.5, 0.99, 0.5, 0.25)],

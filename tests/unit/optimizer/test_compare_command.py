@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 from recommendations import certificate, recommendation, trial
 
-from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import run_command
-from search.records.slo import Slo
-
-DATA = Path(__file__).parents[2] / "data"
 
 
 def run(folder: Path, rate: float, **changes: object) -> str:
@@ -47,41 +43,8 @@ def test_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "| capacity | 1,000 requests/s | 800 requests/s | -20.0 %" in capsys.readouterr().out
 
 
-def test_recorded_runs_compare_with_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    for recorded in (DATA / "recorded_runs" / "early", DATA / "recorded_runs" / "transformer"):
-        assert run_command(["compare", str(recorded), str(recorded)]) == 0
-        assert "No difference seen" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("tolerance", ["-0.1", "1", "1.1", "100%", "nan"])
 def test_a_tolerance_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], tolerance: str) -> None:
     one = run(tmp_path / "one", 1000.0)
     assert run_command(["compare", one, one, "--tolerance", tolerance]) == 2
     assert "--tolerance" in capsys.readouterr().err
-
-
-def test_runs_under_different_limits_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = (
-        run(tmp_path / "one", 1000.0),
-        run(tmp_path / "other", 1000.0, slo=Slo(limits=(LatencyLimit(limit_ms=20.0),))),
-    )
-    assert run_command(["compare", one, other]) == 2
-    said = capsys.readouterr().err
-    assert "50 ms" in said
-    assert "20 ms" in said
-
-
-def test_a_run_without_an_answer_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = run(tmp_path / "one", 1000.0)
-    assert run_command(["compare", one, str(tmp_path)]) == 2
-    assert "holds no finished run" in capsys.readouterr().err
-
-
-def test_a_baseline_is_looked_at_before_the_run_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = tmp_path / "m.onnx"
-    model.write_bytes(b"never read")
-    one = run(tmp_path / "one", 1000.0)
-    command = ["--model", str(model), "--p99", "20ms", "--output", str(tmp_path / "out"), "--baseline", one]
-    assert run_command(command) == 2
-    assert "50 ms" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -73,12 +73,6 @@ def test_the_baseline_is_what_triton_completes_an_empty_configuration_to(tmp_pat
     assert (config.max_queue_delay_us, config.intra_op_threads) == (0, 0)
 
 
-def test_every_configuration_comes_back_from_its_knobs(tmp_path: Path) -> None:
-    space = space_for(tmp_path)
-    for knobs in space.points():
-        assert knobs_of(space.config(knobs)) == knobs
-
-
 @pytest.mark.parametrize("batched", [True, False])
 def test_the_baseline_is_a_point_that_optuna_can_be_told(tmp_path: Path, batched: bool) -> None:
     space = space_for(tmp_path, batched=batched)

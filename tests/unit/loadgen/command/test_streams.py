@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli import run_command
 from loadgen.command.arguments import order_from_options
 from loadgen.errors import BadInput
 from loadgen.options.declare import made_of
@@ -112,11 +111,6 @@ def test_what_does_not_go_together_is_refused_and_named(changes: dict[str, objec
     with pytest.raises(BadInput) as caught:
         order(**changes)
     assert named in caught.value.what
-
-
-def test_the_command_ends_as_for_any_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["http://127.0.0.1:9/v1", "--model", "m", "--api", "openai-chat", "--rate", "2"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_an_address_without_a_server_is_said_as_for_triton() -> None:

@@ -41,12 +41,6 @@ def test_options_values_and_subcommands_are_completed(script: str) -> None:
     assert "doctor" not in completed(script, "optimize", "--model", "")
 
 
-def test_loadtest_has_no_subcommands() -> None:
-    its = completion_script("loadtest", typer.main.get_command(loadgen.cli.app), loadgen.cli.OPTIONS, "bash")
-    assert completed(its, "loadtest", "--find") == {"--find-max"}
-    assert completed(its, "loadtest", "--format", "j") == {"json"}
-
-
 @contextmanager
 def typed_in(shell: str, folder: Path) -> Iterator[Callable[[str, str], None]]:
     """Yield what types into an interactive shell in a terminal, and reads until it shows the expected text."""

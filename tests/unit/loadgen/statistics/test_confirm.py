@@ -45,12 +45,6 @@ def test_nothing_is_promised_on_too_few_seconds() -> None:
     assert "ran out" in confirmation.reason
 
 
-def test_no_seconds_no_attempt() -> None:
-    load = SimulatedLoad(BATCHING_GPU)
-    assert confirmed(load, KNEE, budget_s=1).met is None
-    assert load.rates == []
-
-
 @dataclasses.dataclass
 class Overloaded(SimulatedLoad):
     """Every run ends because requests pile up, whatever its log says."""
@@ -79,15 +73,6 @@ def test_a_run_that_sent_nothing_counts_against_the_budget_too() -> None:
         return Probe(log=no_rows(), overloaded=False, problems=())
 
     assert confirm(nothing, 1000.0, limits=(LatencyLimit(limit_ms=50),), budget_s=60.0, seed=1).met is None
-
-
-def test_the_limit_says_how_long_a_run_has_to_be_at_the_least() -> None:
-    """Three limits are left out, and a run of less than two seconds says nothing."""
-    slow = dataclasses.replace(BATCHING_GPU, limit_ms=2000)
-    for budget_s, runs in ((7.9, 0), (8.1, 1)):
-        load = SimulatedLoad(slow)
-        confirmed(load, 0.5 * KNEE, budget_s=budget_s)
-        assert len(load.rates) == runs
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.999])

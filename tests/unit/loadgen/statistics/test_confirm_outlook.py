@@ -19,16 +19,6 @@ from loadgen.statistics.slo_test import Verdict, certify
 KNEE = BATCHING_GPU.rate_at_limit_per_s
 
 
-def test_seconds_needed_are_those_after_which_a_steady_run_is_met() -> None:
-    log = next(BATCHING_GPU.logs(0.95 * KNEE, 40, seed=3, runs=1))
-    verdict = dataclasses.replace(certify(log, LatencyLimit(limit_ms=50)), n=10_000, violations=20, vif=30.0)
-    seconds = seconds_needed(verdict, 1000)
-    assert 0 < seconds < math.inf
-    assert seconds_needed(dataclasses.replace(verdict, violations=0), 1000) < seconds
-    assert seconds_needed(dataclasses.replace(verdict, vif=60.0), 1000) > seconds
-    assert seconds_needed(dataclasses.replace(verdict, violations=100), 1000) == math.inf
-
-
 P99, P50 = LatencyLimit(quantile=0.99, limit_ms=40.0), LatencyLimit(quantile=0.5, limit_ms=800.0)
 GOOD = certify(next(BATCHING_GPU.logs(0.8 * KNEE, 20, seed=3, runs=1)), LatencyLimit(limit_ms=50))
 

@@ -80,10 +80,6 @@ def test_batches_the_model_does_not_take() -> None:
         request_tensors(info(("x", "FP32", (2, 4)), max_batch_size=0), Payload(batch_size=2))
 
 
-def test_a_model_without_batches_gets_its_shape_as_it_is() -> None:
-    assert request_tensors(info(("x", "FP32", (2, 4)), max_batch_size=0), Payload())[0]["x"].shape == (2, 4)
-
-
 @pytest.mark.parametrize(
     ("groups", "instances"),
     [(None, 1), ([{"count": 3}], 3), ([{"count": 2, "gpus": [0, 1]}, {}], 5), ([{"count": 0}], 1)],
@@ -360,8 +356,3 @@ def test_one_free_dimension_without_a_configuration_needs_its_size() -> None:
     model, _ = settled(info(("audio", "FP32", (-1,)), max_batch_size=None), Payload())
     with pytest.raises(PayloadError, match="--shape audio:N"):
         request_tensors(model, Payload())
-
-
-def test_a_configuration_leaves_nothing_to_guess() -> None:
-    model = info(("x", "FP32", (-1, 4)), ("y", "FP32", (-1,)))
-    assert settled(model, Payload()) == (model, ())

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from memory_wire import right_message
 from wire_benches import GrpcBench, grpc_answer
 
 from loadgen.spec.target import Target
@@ -105,16 +104,6 @@ def test_an_answer_is_one_however_it_is_cut(one: GrpcBench, at: int) -> None:
         assert len(one.ended) == row
         one.give(one.streams[0], whole[at:])
     assert one.ended == [(0, OK, 7), (1, OK, 7)]
-
-
-@pytest.mark.parametrize("size", [1, 4, 5, 6, 11])
-def test_a_message_may_come_in_many_frames(one: GrpcBench, size: int) -> None:
-    one.wire.send(0)
-    message = right_message()
-    parts = [frame(DATA, 0, 1, message[at : at + size]) for at in range(0, len(message), size)]
-    trailers = frame(HEADERS, 5, 1, block_of([(b"grpc-status", b"0")]))
-    one.give(one.streams[0], frame(HEADERS, 4, 1, block_of([STATUS])), *parts, trailers)
-    assert one.ended == [(0, OK, 7)]
 
 
 def test_an_answer_of_headers_alone_tells_its_status(one: GrpcBench) -> None:

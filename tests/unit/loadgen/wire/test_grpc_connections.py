@@ -125,12 +125,6 @@ def test_a_call_that_is_refused_three_times_fails() -> None:
         assert bench.wire.resent == 2
 
 
-def test_an_idle_connection_that_is_told_to_leave_is_closed(two: GrpcBench) -> None:
-    two.give(two.streams[0], goodbye(0))
-    assert two.open_streams() == [two.streams[1]]
-    assert two.wire.answers_may_wait
-
-
 @pytest.mark.parametrize("broken", [b"", b"\xff" * 20])
 def test_a_connection_that_ends_fails_all_calls_on_it_and_no_other(two: GrpcBench, broken: bytes) -> None:
     for row in range(4):
@@ -244,15 +238,6 @@ def test_calls_wait_on_while_another_connection_may_take_them(settled: bool) -> 
     bench.wire.open(1)
     bench.settle()
     assert bench.streams[2].calls() == 0, "it has ended"
-
-
-def test_calls_that_wait_when_the_wire_is_closed_are_forgotten() -> None:
-    bench = GrpcBench()
-    bench.wire.send(0)
-    bench.wire.close()
-    bench.wire.open(1)
-    bench.settle()
-    assert bench.streams[1].calls() == 0
 
 
 def test_a_server_that_speaks_another_protocol_is_no_missing_connection() -> None:

@@ -253,3 +253,18 @@ def test_the_window_of_the_connection_is_shared_and_grows_by_each_update() -> No
     assert sum(bench.data()) == 65_555
     bench.give(widen(0, 100), widen(0, 100_000))
     assert sum(bench.data()) == 120_000
+
+
+def test_a_frame_begins_with_its_length_its_kind_its_flags_and_its_stream() -> None:
+    assert frame(1, 0x24, 0x01020304, b"abc") == bytes.fromhex("000003 01 24 01020304 616263")
+    assert frame(6, 0, 0) == bytes.fromhex("000000 06 00 00000000")
+
+
+@pytest.mark.parametrize(("size", "remembers"), [(0, False), (4095, False), (4096, True)])
+def test_a_server_whose_table_is_too_small_is_sent_every_head_spelled_out(size: int, remembers: bool) -> None:
+    """The first setting is the size of its table (RFC 9113, 6.5.2)."""
+    bench = Http2Bench((1, size))
+    for row in range(2):
+        bench.http2.start(row, b"")
+    heads = [payload for kind, _, _, payload in bench.stream.frames() if kind == HEADERS]
+    assert heads == ([HEAD.first, HEAD.later] if remembers else [HEAD.plain, HEAD.plain])

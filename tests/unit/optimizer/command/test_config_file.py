@@ -28,13 +28,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "tune.yaml"
 
 
-def test_an_unknown_key_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    file.write_text("model: m.onnx\ntime-budget: 3m\n")
-    what, fix = refused(capsys, run_command, "--config", file)
-    assert what == f"{file}:2: unknown option of optimize: 'time-budget'."
-    assert fix == "Did you mean time_budget?"
-
-
 def test_a_model_is_found_beside_the_file(
     capsys: pytest.CaptureFixture[str],
     file: Path,

@@ -96,12 +96,6 @@ def test_the_answer_comes_first_then_the_plots_then_the_tables(whole: Path) -> N
     assert "optimize --model m.onnx --p99 50ms" in body[places[-1] :]
 
 
-def test_no_two_headings_are_the_same(whole: Path) -> None:
-    headings = re.findall(r"<h2>(.*?)</h2>", html_page(read_evidence(whole)))
-    assert any(part.plot and part.table for part in report_of(read_evidence(whole)).sections)
-    assert len(set(headings)) == len(headings)
-
-
 def test_only_long_tables_after_the_first_are_folded() -> None:
     tables = [kit.Table(headings=("a",), rows=rows * ((kit.Cell(text="1"),),)) for rows in (100, 3, 101)]
     sections = [kit.Section(title=f"part {number}", table=table) for number, table in enumerate(tables)]
@@ -265,13 +259,6 @@ def test_accuracy_and_gpus_are_shown_where_they_were_measured(tmp_path: Path) ->
     text = markdown(evidence)
     assert "| fp16 | y, batch 1 | passed | 41.5 | 0.999990 | 99.50 % |" in text
     assert "| GPUs meanwhile | 75 % busy, 151 W, 2.0 GiB | - |" in text
-
-
-def test_energy_is_shown_where_it_was_measured(tmp_path: Path) -> None:
-    found = recommendation()
-    cost = found.cost.model_copy(update={"energy_kwh_per_million_inferences": 0.0123})
-    text = markdown(read_evidence(run_dir(tmp_path / "run", recommendation(cost=cost))))
-    assert "| energy per million, only GPUs | 0.0123 kWh | - |" in text
 
 
 def test_the_frontier_and_every_limit_stand_in_the_page_and_in_markdown(tmp_path: Path) -> None:

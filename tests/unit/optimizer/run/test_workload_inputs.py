@@ -41,13 +41,6 @@ def trace_in(folder: Path, text: str = "0.0\n0.5\n2.0\n") -> Path:
     return path
 
 
-def test_poisson_arrivals_of_single_rows_unless_told_otherwise(tmp_path: Path) -> None:
-    its = given(tmp_path)
-    assert (its.arrivals, its.trace, its.client_batch, its.protocol) == ("poisson", None, 1, "http")
-    workload = workload_of(its, batched=True)
-    assert (workload.arrivals.kind, workload.rows_per_request, workload.predictable) == ("poisson", 1, True)
-
-
 def test_bursts_and_batches_are_taken(tmp_path: Path) -> None:
     workload = workload_of(given(tmp_path, "--arrivals", "gamma:cv=2", "--client-batch", "4"), batched=True)
     assert (workload.arrivals.cv, workload.rows_per_request) == (2.0, 4)
@@ -153,14 +146,6 @@ def test_what_cannot_be_searched_is_refused(
 def test_batches_need_a_model_that_takes_them(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--client-batch 4 needs a model with a batch"):
         workload_of(config(tmp_path, client_batch=4), batched=False)
-
-
-def test_lengths_are_taken_from_a_file_in_its_order(tmp_path: Path) -> None:
-    data = tmp_path / "input-data.txt"
-    data.write_text("12\n5\n12\n")
-    workload = workload_of(config(tmp_path, input_data=data), batched=True)
-    assert workload.shapes is not None
-    assert (workload.shapes.turns, workload.shapes.sizes) == ((1, 0, 1), (5, 12))
 
 
 def test_images_of_many_sizes_are_sent_though_nothing_predicts_them(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.bench import ObservedBench
-from search.trials.budget import least_s
 from search.workload import unit_arrivals
 
 pytestmark = pytest.mark.slow
@@ -81,23 +80,6 @@ def test_a_configuration_over_the_memory_is_not_chosen_and_larger_ones_are_not_t
     )
 
 
-def test_memory_that_grows_while_it_is_certified_costs_the_configuration_its_place(tmp_path: Path) -> None:
-    """On the restarted server, the winner turns out to take more than it may."""
-    bench, slo = SimulatedBench(), Slo(limits=(LatencyLimit(limit_ms=50.0),), max_memory_bytes=2 * GIB)
-    first: list[ServingConfig] = []
-
-    def memory(config: ServingConfig) -> int:
-        if bench.restarts and not first:
-            first.append(bench.loaded[-1])
-        return 3 * GIB if config in first else GIB
-
-    bench.memory = memory
-    _, certified, seen = searched(bench, tmp_path, slo)
-    assert certified is not None
-    assert certified.winner.served not in first
-    assert "over_memory" in [event.code for event in seen if isinstance(event, events.Note)]
-
-
 def test_predictions_stop_at_the_limit_that_breaks_first() -> None:
     times = [[1.0] * 2] + [[0.004 + 0.001 * size] * 2 for size in range(1, 9)]
     server, unit = SimulatedServer(service_s=np.array(times)), unit_arrivals(1, requests=20_000)
@@ -107,12 +89,3 @@ def test_predictions_stop_at_the_limit_that_breaks_first() -> None:
     assert alone[1] < 0.9 * alone[0]
     assert binding_limit(server, (p99,), alone[1], unit) == p99
     assert binding_limit(server, both, alone[1], unit) == median
-
-
-def test_every_limit_needs_its_seconds() -> None:
-    assert least_s(100.0, BOTH, 0.95) > least_s(100.0, Slo(limits=(LatencyLimit(limit_ms=50.0),)), 0.95)
-    assert least_s(100.0, BOTH, 0.8) < least_s(100.0, BOTH, 0.95)
-
-
-def test_limits_are_named_together() -> None:
-    assert BOTH.text == "p99 within 50 ms and p50 within 9 ms"

@@ -51,14 +51,6 @@ def test_an_exhausted_space_is_none(space: SearchSpace, tmp_path: Path) -> None:
     assert store.ask_for([], wanted=everything) is None
 
 
-def test_the_baseline_can_be_asked_for(space: SearchSpace, tmp_path: Path) -> None:
-    store = open_store(space, tmp_path, storage="sqlite://", seed=1)
-    baseline = knobs_of(default_config(space.engines[0]))
-    asked = store.ask_for([baseline], wanted=everything)
-    assert asked is not None
-    assert asked == baseline
-
-
 def test_reopening_gives_back_every_finished_trial(space: SearchSpace, tmp_path: Path) -> None:
     store = open_store(space, tmp_path, storage=None, seed=1)
     states = ("complete", "pruned", "infeasible", "failed", "complete")

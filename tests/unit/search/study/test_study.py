@@ -24,7 +24,7 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
 from search.trials.bench import BenchFailed, ObservedBench
-from search.trials.budget import Budget, least_s
+from search.trials.budget import Budget
 
 pytestmark = pytest.mark.slow
 
@@ -110,26 +110,6 @@ def test_a_machine_that_slows_down_at_the_restart_still_gets_a_promise_that_says
     certificate = certified.winner.certificate
     assert certificate.caveat is not None
     assert certificate.rate_per_s >= 0.5 * certified.winner.rate_at_limit_per_s
-
-
-def test_at_low_rates_the_seconds_go_to_one_promise_not_to_many_tries(space: SearchSpace, tmp_path: Path) -> None:
-    """A model of a ResNet's size on two cores: one confirmation takes about a minute."""
-    slo = Slo(limits=(LatencyLimit(limit_ms=500.0),))
-    bench = SimulatedBench(
-        service_s=lambda config, size: 40 * default_service_s(config, size) / 4, limit_ms=slo.first.limit_ms
-    )
-    store, certified, _ = search_on(bench, space, tmp_path, slo=slo)
-    best = store.best()
-    assert best is not None
-    assert certified is not None
-    assert certified.winner.certificate.rate_per_s > 0.55 * best.rate_at_limit_per_s
-
-
-def test_the_least_seconds_are_those_of_a_run_without_violations() -> None:
-    assert least_s(30.0, Slo(limits=(LatencyLimit(limit_ms=500.0),)), 0.95) > 2 * least_s(
-        30.0, Slo(limits=(LatencyLimit(limit_ms=100.0),)), 0.95
-    )
-    assert 300 / 1000 < least_s(1000.0, Slo(limits=(LatencyLimit(limit_ms=1.0),)), 0.95) < 1.0
 
 
 def test_verified_trials_take_a_run_or_two_near_the_rate_at_the_limit(found: Found) -> None:
