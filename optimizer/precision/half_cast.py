@@ -49,13 +49,11 @@ def cast_to_half(
     types: Mapping[str, int],
     half_io: bool = False,
     peaks: Mapping[str, float] | None = None,
-    keep: Collection[str] = (),
 ) -> HalfGraph:
     """Return `proto`, which is changed, with every node in `half` that tolerates it.
 
     Needs all weights in the proto. `types` are the element types of its tensors (`tensor_types`), `peaks` the
-    largest magnitudes seen in them, `keep` names or operator types of nodes to leave in fp32. Inputs and outputs
-    keep their types unless `half_io`.
+    largest magnitudes seen in them. Inputs and outputs keep their types unless `half_io`.
     """
     graph = proto.graph
     weights = {name: without_overflow(weight, half) for name, weight in _take_weights(graph).items()}
@@ -66,7 +64,6 @@ def cast_to_half(
         weights=weights,
         half_inputs=half_io,
         peaks=peaks or {},
-        keep=keep,
         opset=opset_of(proto),
     )
     io_names = [value.name for value in graph.output if types.get(value.name) == FLOAT]

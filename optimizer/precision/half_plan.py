@@ -173,7 +173,6 @@ class _Facts:
     types: Mapping[str, int]
     weight_errors: Mapping[str, float]  # rounding_error of each fp32 weight
     peaks: Mapping[str, float]
-    keep: Collection[str]
     opset: int
 
 
@@ -185,7 +184,6 @@ def plan_halving(
     weights: Mapping[str, TensorProto],
     half_inputs: bool,
     peaks: Mapping[str, float],
-    keep: Collection[str],
     opset: int,
 ) -> HalvingPlan:
     """Decide node by node, in the graph's order. The arguments are those of `half_cast.cast_to_half`."""
@@ -194,7 +192,7 @@ def plan_halving(
     errors = {name: rounding_error(numpy_helper.to_array(weight), half) for name, weight in weights.items()}
     masked = _before_softmax(graph)
     telling = {name: peak for name, peak in peaks.items() if name not in masked}
-    facts = _Facts(half=half, types=types, weight_errors=errors, peaks=telling, keep=keep, opset=opset)
+    facts = _Facts(half=half, types=types, weight_errors=errors, peaks=telling, opset=opset)
     half_tensors = {value.name for value in graph.input} if half_inputs else set()
     outputs = {value.name for value in graph.output}
     low: list[bool] = []
@@ -241,7 +239,6 @@ def _reason_to_keep(node: NodeProto, facts: _Facts, outputs: Collection[str]) ->
     names = [name for name in (*node.input, *node.output) if name]
     nested = any(attribute.g.node or attribute.graphs for attribute in node.attribute)
     reasons = {
-        "asked for": bool({node.name, node.op_type} & set(facts.keep)),
         "not a plain ONNX operator": node.domain not in {"", "ai.onnx"} or nested,
         "the types of its tensors are not known": any(name not in facts.types for name in names),
         f"{node.op_type} loses digits or overflows": node.op_type in DELICATE

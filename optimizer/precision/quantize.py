@@ -8,8 +8,7 @@ operators between two products. fp8 has the places and ranges of a symmetric int
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -111,18 +110,6 @@ PASSED_THROUGH = (
 """Operators between products that run on 8 bits on a CPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """The arguments of `quantize`. `keep` are names or operator types of nodes to leave in fp32."""
-
-    model: Path
-    precision: Literal["int8", "fp8"]
-    device: Literal["cpu", "gpu"]
-    samples: Samples
-    method: CalibrationMethod
-    keep: frozenset[str]
-
-
 def quantize(
     path: Path,
     folder: Path,
@@ -131,22 +118,13 @@ def quantize(
     device: Literal["cpu", "gpu"],
     samples: Samples,
     method: CalibrationMethod,
-    keep: Collection[str],
 ) -> Path:
-    """Write a Q/DQ copy of the model at `path` into `folder`, and return its file.
-
-    `keep` are names or operator types of nodes to leave in fp32. Raises UnsupportedModel.
-    """
-    request = _Request(
-        model=path.absolute(),
-        precision=precision,
-        device=device,
-        samples=samples.first(MAX_SAMPLES),
-        method=method,
-        keep=frozenset(keep),
-    )
+    """Write a Q/DQ copy of the model at `path` into `folder`, and return its file. Raises UnsupportedModel."""
+    symmetric = device == "gpu" or precision == "fp8"
+    few = samples.first(MAX_SAMPLES)
+    call = partial(_quantized, path.absolute(), folder, few, method, symmetric=symmetric, fp8=precision == "fp8")
     try:
-        run_in_child(partial(_quantized, folder, request), limits=machine_limits(), timeout_s=QUANTIZE_TIMEOUT_S)
+        run_in_child(call, limits=machine_limits(), timeout_s=QUANTIZE_TIMEOUT_S)
     except RunFailed as error:
         raise UnsupportedModel(
             f"The model cannot be quantized to {precision}: {shortened(plain(error.reason))}",
@@ -155,33 +133,38 @@ def quantize(
     return folder / "quantized" / "model.onnx"
 
 
-def _quantized(folder: Path, request: _Request) -> None:
+def _quantized(
+    path: Path, folder: Path, samples: Samples, method: CalibrationMethod, *, symmetric: bool, fp8: bool
+) -> None:
     try:
-        _quantize(folder, request)
+        target, folded = _quantize(path, folder, samples, method, symmetric=symmetric)
+        if fp8:
+            int8_to_fp8(target, folded)
     except Exception as error:  # neither ONNX Runtime nor its quantizer has a common base for errors
         raise RunFailed("run", str(error) or type(error).__name__) from error
 
 
-def _quantize(folder: Path, request: _Request) -> None:
+def _quantize(
+    path: Path, folder: Path, samples: Samples, method: CalibrationMethod, *, symmetric: bool
+) -> tuple[Path, Path]:
+    """Write the graph in int8; return its file, and that of the folded fp32 model of which it was made."""
     from onnxruntime.quantization import QuantType
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
     from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
 
     logging.disable(logging.WARNING)
-    folded, graph = _folded(request.model, folder)
+    folded, graph = _folded(path, folder)
     large = (folder / FOLDED_WEIGHTS).exists()
-    symmetric = request.device == "gpu" or request.precision == "fp8"
     kinds = list(PRODUCTS) if symmetric else [*PRODUCTS, *_passed_through(graph)]
-    kept = {node.name for node in graph.node if {node.name, node.op_type} & request.keep}
     quantizer = QDQQuantizer(
         load_model_with_shape_infer(folded),
         True,  # per channel
         not symmetric and not _adds_wide(),  # 7 bits for weights
         QuantType.QInt8,
         QuantType.QInt8 if symmetric else QuantType.QUInt8,
-        _ranges(folded, folder, kinds, request, symmetric=symmetric, large=large),
+        _ranges(folded, folder, kinds, samples, method, symmetric=symmetric, large=large),
         [],
-        sorted(kept | _without_weights(graph)),
+        sorted(_without_weights(graph)),
         kinds,
         _options(symmetric=symmetric),
     )
@@ -189,8 +172,7 @@ def _quantize(folder: Path, request: _Request) -> None:
     target = folder / "quantized" / "model.onnx"
     target.parent.mkdir()
     quantizer.model.save_model_to_file(str(target), large)
-    if request.precision == "fp8":
-        int8_to_fp8(target, folded)
+    return target, folded
 
 
 def _folded(path: Path, folder: Path) -> tuple[Path, GraphProto]:
@@ -234,7 +216,14 @@ def _without_weights(graph: GraphProto) -> set[str]:
 
 
 def _ranges(
-    folded: Path, folder: Path, kinds: list[str], request: _Request, *, symmetric: bool, large: bool
+    folded: Path,
+    folder: Path,
+    kinds: list[str],
+    samples: Samples,
+    method: CalibrationMethod,
+    *,
+    symmetric: bool,
+    large: bool,
 ) -> Any:
     """Run the model on the samples, some at a time; return the range of every tensor that may be quantized."""
     from onnxruntime.quantization import CalibrationMethod as Method
@@ -244,21 +233,14 @@ def _ranges(
         folded,
         kinds,
         augmented_model_path=str(folder / "augmented.onnx"),
-        calibrate_method=Method.Entropy if request.method == "entropy" else Method.Percentile,
+        calibrate_method=Method.Entropy if method == "entropy" else Method.Percentile,
         use_external_data_format=large,
         extra_options={"num_bins": BINS, "percentile": PERCENTILE, "symmetric": symmetric},
     )
-    arrays = request.samples.arrays
-    count = len(next(iter(arrays.values())))
-    for start in range(0, count, CHUNK):
-        rows = range(start, min(start + CHUNK, count))
-        calibrator.collect_data(_Reader(_feeds(arrays, rows, batched=request.samples.batched)))
+    feeds = samples.feeds(1)
+    for start in range(0, len(feeds), CHUNK):
+        calibrator.collect_data(_Reader(iter(feeds[start : start + CHUNK])))
     return calibrator.compute_data()
-
-
-def _feeds(arrays: Mapping[str, NDArray[Any]], rows: range, *, batched: bool) -> Iterator[Tensors]:
-    for row in rows:
-        yield {name: array[row : row + 1] if batched else array[row] for name, array in arrays.items()}
 
 
 class _Reader:

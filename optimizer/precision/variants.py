@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,7 +62,6 @@ class VariantOptions:
     calibration: Samples | None = None
     calibration_method: CalibrationMethod = "percentile"
     peaks: Mapping[str, float] = field(default_factory=dict)
-    keep_fp32: Collection[str] = ()  # names or operator types of nodes
 
 
 class NoVariant(UnsupportedModel):
@@ -124,7 +123,6 @@ def _quantized(precision: Literal["int8", "fp8"]) -> Callable[[Model, VariantOpt
                 device=options.device,
                 samples=options.calibration,
                 method=options.calibration_method,
-                keep=options.keep_fp32,
             )
             proto = read_with_weights(Graph(path))
             if options.device == "cpu":
@@ -160,7 +158,6 @@ def _cast(proto: ModelProto, half: HalfName, options: VariantOptions) -> HalfGra
         types=tensor_types(proto),
         half_io=_half_io(options),
         peaks=options.peaks,
-        keep=options.keep_fp32,
     )
 
 

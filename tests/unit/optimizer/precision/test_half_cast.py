@@ -131,11 +131,6 @@ def test_a_mask_keeps_no_attention_in_fp32() -> None:
     assert cast(proto, peaks={"masked": 1e4}).kept == {}
 
 
-def test_what_is_asked_for() -> None:
-    assert cast(graph([node("MatMul", "x w", "y")]), keep=["y"]).kept == {"y": "asked for"}
-    assert cast(graph([node("MatMul", "x w", "y")]), keep=["MatMul"]).kept == {"y": "asked for"}
-
-
 def test_a_mask_beyond_the_range_gives_no_nan(tmp_path: Path) -> None:
     """The graph is (1 - mask) * -3.4e38, as exporters write it, with every position masked."""
     never = np.float32(np.finfo(np.float32).min)
