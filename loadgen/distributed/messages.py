@@ -82,7 +82,7 @@ def order_of_job(run: int, job: LoadJob, parts: int) -> Order:
         job=replace(
             job,
             target=replace(target, headers=(), ca_cert=None, client_cert=None, client_key=None, metrics_url=None),
-            payload=replace(job.payload, shapes=dict(job.payload.shapes), data_file=name),
+            payload=replace(job.payload, data_file=name),
         ),
         parts=parts,
         header_names=tuple(key for key, _ in target.headers),

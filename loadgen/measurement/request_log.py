@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -192,7 +191,7 @@ class Measurement:
     planned_rate_per_s: float | None  # None: closed loop
     achieved_rate_per_s: float
     duration_s: float
-    errors: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    errors: Mapping[str, int] = field(default_factory=dict)
     error_example: str | None = None
     client: ClientUse
     server: ServerTimings | None = None

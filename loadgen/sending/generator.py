@@ -17,7 +17,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
 from loadgen.memory import memory_bytes
 from loadgen.sending.load_process import PATIENCE_S, LoadProcess, error_from
-from loadgen.sending.messages import Message, payload_to_json, target_to_json
+from loadgen.sending.messages import PAYLOAD, TARGET, Message
 from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun, Watch
 from loadgen.sending.request_table import (
     BYTES_PER_REQUEST,
@@ -148,8 +148,8 @@ class _LocalWorkers:
             "rows": self._table.rows,
             "streamed": self.job.payload.streamed is not None,
             "shard": asdict(shard),
-            "target": target_to_json(self.job.target),
-            "payload": payload_to_json(self.job.payload),
+            "target": TARGET.dump_python(self.job.target, mode="json"),
+            "payload": PAYLOAD.dump_python(self.job.payload, mode="json"),
         }
 
     def _create_table(self) -> int:
@@ -171,7 +171,8 @@ class _LocalWorkers:
     def read_statistics(self) -> dict[str, Any] | None:
         if self.job.payload.streamed is not None:
             return None
-        self.workers[0].send({"do": "statistics", "target": target_to_json(self.job.target)})
+        target = TARGET.dump_python(self.job.target, mode="json")
+        self.workers[0].send({"do": "statistics", "target": target})
         statistics: dict[str, Any] | None = self.workers[0].receive()["statistics"]
         self._busy = bool(self._unfinished)
         return statistics

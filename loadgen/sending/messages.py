@@ -9,18 +9,19 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from pathlib import Path
 from typing import IO, Any
 
-from loadgen.spec.plan import Payload, Streamed
+from pydantic import TypeAdapter
+
+from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
 from loadgen.wire.poller import original
 
 Message = dict[str, Any]
 _LENGTH_BYTES = 4
-_FILES = ("ca_cert", "client_cert", "client_key")  # the paths in a target
+
+TARGET, PAYLOAD = TypeAdapter(Target), TypeAdapter(Payload)
+"""Turn them into parts of a message, and back. That of a target has its secrets: for sockets, never for a file."""
 
 
 class Channel:
@@ -85,33 +86,3 @@ def start_child(
             start_new_session=True,
         )
     return process, Channel(ours)
-
-
-def target_to_json(target: Target) -> Message:
-    """Return all of a target, secrets included: for a socket to a child, never for a file."""
-    message = asdict(target)
-    return {**message, **{name: message[name] and str(message[name]) for name in _FILES}}
-
-
-def target_from_json(message: Mapping[str, Any]) -> Target:
-    """Return the target of a message of `target_to_json`."""
-    headers = tuple((name, value) for name, value in message["headers"])
-    files = {name: message[name] and Path(message[name]) for name in _FILES}
-    return Target(**{**message, "headers": headers, **files})
-
-
-def payload_to_json(payload: Payload) -> Message:
-    """Return all of a payload, with the absolute path of its data file."""
-    data_file = None if payload.data_file is None else str(payload.data_file.absolute())
-    return {**asdict(replace(payload, shapes=dict(payload.shapes))), "data_file": data_file}
-
-
-def payload_from_json(message: Mapping[str, Any]) -> Payload:
-    """Return the payload of a message of `payload_to_json`."""
-    shapes = {name: tuple(shape) for name, shape in message["shapes"].items()}
-    data_file = None if message["data_file"] is None else Path(message["data_file"])
-    picked = None if message["picked"] is None else tuple(message["picked"])
-    outputs = tuple(message["outputs"])
-    streamed = None if message["streamed"] is None else Streamed(**message["streamed"])
-    made = {"shapes": shapes, "data_file": data_file, "picked": picked, "outputs": outputs, "streamed": streamed}
-    return Payload(**{**message, **made})

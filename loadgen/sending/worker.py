@@ -20,7 +20,7 @@ from loadgen.measurement.result import ShardResult
 from loadgen.measurement.server_stats import read_statistics
 from loadgen.processes import die_with_parent
 from loadgen.sending.locust_user import OpenLoopUser
-from loadgen.sending.messages import Channel, Message, payload_from_json, target_from_json
+from loadgen.sending.messages import PAYLOAD, TARGET, Channel, Message
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.shard import PreparedTarget, Shard, run_shard
 from loadgen.wire.poller import Poller, precise_timers
@@ -77,7 +77,7 @@ class Worker:
 
     def _answer(self, message: Message, fd: int | None) -> Message:
         if message["do"] == "statistics":
-            return {"statistics": read_statistics(target_from_json(message["target"]))}
+            return {"statistics": read_statistics(TARGET.validate_python(message["target"]))}
         assert message["do"] == "prepare"
         assert fd is not None
         table = LogTable(fd, message["rows"], streamed=message["streamed"])
@@ -86,7 +86,8 @@ class Worker:
 
     def _prepare_and_run(self, message: Message, table: LogTable) -> Message:
         shard = Shard(**message["shard"])
-        target, payload = target_from_json(message["target"]), payload_from_json(message["payload"])
+        target = TARGET.validate_python(message["target"])
+        payload = PAYLOAD.validate_python(message["payload"])
         prepared = PreparedTarget(target, payload, self._poller, shard.timeout_s)
         try:
             prepared.connect(shard.connections_ahead)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, get_args
 
 from loadgen.errors import PlanError
@@ -201,7 +200,7 @@ class Payload:
     """
 
     batch_size: int = 1
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     data_file: Path | None = None
     picked: tuple[int, ...] | None = None
     seed: int = 0
