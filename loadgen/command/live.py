@@ -25,27 +25,18 @@ _NS_PER_MS = 1e6
 class SoFar:
     """Figures of a growing log: times in ms over its last 200,000 requests, without NaN, None if it is empty."""
 
-    answered: int
-    failed: int
-    in_flight: int  # when the last request of the log was due
-    recent_rate_per_s: float
-    p50_ms: float | None
-    p99_ms: float | None
-    send_lag_p99_ms: float | None
+    failed: int = 0
+    in_flight: int = 0  # when the last request of the log was due
+    recent_rate_per_s: float = 0.0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    send_lag_p99_ms: float | None = None
 
 
 def so_far(log: RequestLog, timeout_ns: int) -> SoFar:
     """The figures of the requests that have come back, or are known to be late."""
     if not len(log):
-        return SoFar(
-            answered=0,
-            failed=0,
-            in_flight=0,
-            recent_rate_per_s=0.0,
-            p50_ms=None,
-            p99_ms=None,
-            send_lag_p99_ms=None,
-        )
+        return SoFar()
     recent = log.rows(max(0, len(log) - _MAX_SORTED), len(log))
     p50, p99 = percentiles_ns(recent.latency_charged_ns(timeout_ns), (0.5, 0.99))
     (lag,) = percentiles_ns(recent.send_lag_ns.copy(), (0.99,))
@@ -53,7 +44,6 @@ def so_far(log: RequestLog, timeout_ns: int) -> SoFar:
     window_ns = min(_RECENT_S * 1e9, max(1, last_ns))
     first = int(np.searchsorted(log.scheduled_ns, last_ns - window_ns, side="right"))
     return SoFar(
-        answered=len(log),
         failed=int(np.count_nonzero(log.outcome)),
         in_flight=int(np.count_nonzero(recent.done_ns > last_ns)),
         recent_rate_per_s=(len(log) - first) / window_ns * 1e9,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from loadgen.command.baseline import compare
 from loadgen.command.live import LiveView
@@ -18,19 +18,17 @@ from loadgen.printable import printable
 from loadgen.records.curves import curve_of, timeline_of
 from loadgen.records.formats import format_seconds
 from loadgen.records.record import (
-    CurveRecord,
     LoadRecord,
     LoadTestRecord,
     MeasurementRecord,
     TargetRecord,
-    TimelineRecord,
 )
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.sending.request_table import check_memory
 from loadgen.sending.shard import wait_ready
 from loadgen.spec.load_test import LoadTest, Note
-from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Streamed
+from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan
 from loadgen.spec.target import Target, without_secrets
 from loadgen.statistics.checks import FailFast, P99Bounds, judge, p99_bounds
 
@@ -128,7 +126,9 @@ def record_of(
 ) -> LoadTestRecord:
     """Return the whole result, compared with the baseline if there is one."""
     texts = [note.text for note in notes]
-    figures = _figures(order, finding.run, texts)
+    figures: dict[str, Any] = dict.fromkeys(("measurement", "curve", "timeline"))
+    if finding.run is not None:
+        figures = _figures(order, finding.run, texts)
     record = LoadTestRecord(
         tool=tool_name(),
         started_at=started_at.astimezone(UTC),
@@ -170,16 +170,8 @@ def _remarks(finding: LoadTestResult) -> tuple[str, ...]:
 _Curve = TypeVar("_Curve")
 
 
-class _Figures(TypedDict):
-    measurement: MeasurementRecord | None
-    curve: CurveRecord | None
-    timeline: TimelineRecord | None
-
-
-def _figures(order: LoadTest, run: LoadRun | None, notes: list[str]) -> _Figures:
-    """The figures of a run and its curves; adds to the notes."""
-    if run is None:
-        return {"measurement": None, "curve": None, "timeline": None}
+def _figures(order: LoadTest, run: LoadRun, notes: list[str]) -> dict[str, Any]:
+    """The figures of a run and its curves, as fields of the record; adds to the notes."""
     log, confidence = run.log, order.limits.confidence
     timeout_ns = round(order.plan.timeout_s * 1e9)
     duration_s = max(1e-3, run.measurement.duration_s)
@@ -224,9 +216,8 @@ def target_record(target: Target) -> TargetRecord:
 def load_record(order: LoadTest, *, machines: int = 1) -> LoadRecord:
     """Return the record of the load."""
     plan = order.plan
-    is_open = isinstance(plan, LoadPlan)
     return LoadRecord(
-        kind="open" if is_open else "closed",
+        kind="open" if isinstance(plan, LoadPlan) else "closed",
         arrivals=order.arrivals_text,
         rate_per_s=plan.rate_per_s if isinstance(plan, LoadPlan) and order.first_rate_known else None,
         concurrency=plan.concurrency if isinstance(plan, ClosedLoopPlan) else None,
@@ -244,12 +235,8 @@ def load_record(order: LoadTest, *, machines: int = 1) -> LoadRecord:
         format=order.payload.format,
         outputs=order.payload.outputs,
         input_data=None if order.payload.data_file is None else order.payload.data_file.name,
-        **_streamed_record(order.payload.streamed),
+        **({} if order.payload.streamed is None else asdict(order.payload.streamed)),
     )
-
-
-def _streamed_record(streamed: Streamed | None) -> dict[str, Any]:
-    return {} if streamed is None else asdict(streamed)
 
 
 def measurement_record(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 
 from rich.console import Console
 
@@ -22,7 +21,7 @@ from loadgen.exit_codes import exit_code
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.views import answer_view
 from loadgen.reports.write import check_writable, record_json, write_reports
-from loadgen.sending.generator import LoadGenerator
+from loadgen.sending.generator import Generator, LoadGenerator
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.target import errors_without_secrets
 
@@ -91,40 +90,33 @@ def carry_out(
         limits = [limit.text for limit in order.limits.latency]
         baseline = read_baseline(order.compare, load_record(order), limits, find_max=order.find_max)
     started_at = datetime.now(UTC)
-    live = partial(_carry_out, order, notes, console, heeding, web_port, fleet, verbose)
-    finding, problems = _measured(live)
+    found: list[LoadTestResult] = []
+    problems: list[UserError] = []
+    try:
+        broken = _send(order, notes, console, heeding, web_port, fleet, found.append, verbose=verbose)
+        if broken is not None:
+            problems.append(unforeseen(broken))
+    except Exception as error:
+        if not found:
+            raise
+        problems.append(unforeseen(error))
+    (finding,) = found
     machines = 1 if fleet is None else fleet.workers
     record = record_of(order, finding, notes=notes, started_at=started_at, baseline=baseline, machines=machines)
     problems += write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
     return record, problems
 
 
-def _measured(
-    carry_out: Callable[[Callable[[LoadTestResult], None]], Exception | None],
-) -> tuple[LoadTestResult, list[UserError]]:
-    """Return the result of the order, and the problems after it."""
-    found: list[LoadTestResult] = []
-    problems: list[UserError] = []
-    try:
-        broken = carry_out(found.append)
-        if broken is not None:
-            problems.append(unforeseen(broken))
-    except Exception as error:
-        if not found:
-            raise
-        return found[0], [unforeseen(error)]
-    return found[0], problems
-
-
-def _carry_out(
+def _send(
     order: LoadTest,
     notes: Sequence[Note],
     console: Console,
     heeding: Heeding,
     web_port: int | None,
     fleet: Fleet | None,
-    verbose: bool,
     on_found: Callable[[LoadTestResult], None],
+    *,
+    verbose: bool,
 ) -> Exception | None:
     """Carry the order out with the display and the dashboard; returns the error that broke the display."""
     with ExitStack() as stack:
@@ -154,19 +146,20 @@ def _carry_out(
             return interrupted() or (dashboard is not None and dashboard.stop_asked())
 
         stack.enter_context(errors_without_secrets(order.target.headers))
+        generator: Generator
         if fleet is None:
-            on_found(run_load_test(order, stack.enter_context(LoadGenerator(order.processes)), view, stop))
-            return view.broken
-        from loadgen.distributed.master import DistributedGenerator  # brings Locust into this process
+            generator = stack.enter_context(LoadGenerator(order.processes))
+        else:
+            from loadgen.distributed.master import DistributedGenerator  # brings Locust into this process
 
-        workers = stack.enter_context(
-            DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers, secret=fleet.secret)
-        )
-        view.phase(f"Waiting for {fleet.workers} workers on port {fleet.port}")
-        if not workers.wait_for_workers(stop):
-            on_found(LoadTestResult(run=None, interrupted=True))
-            return view.broken
-        on_found(run_load_test(order, workers, view, stop))
+            generator = workers = stack.enter_context(
+                DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers, secret=fleet.secret)
+            )
+            view.phase(f"Waiting for {fleet.workers} workers on port {fleet.port}")
+            if not workers.wait_for_workers(stop):
+                on_found(LoadTestResult(run=None, interrupted=True))
+                return view.broken
+        on_found(run_load_test(order, generator, view, stop))
         return view.broken
 
 
