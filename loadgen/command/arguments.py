@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from loadgen.command.streams import streamed_from, streams_load
+from loadgen.command.streams import streamed_from, streams_load, timeout_s
 from loadgen.distributed.secret import cluster_secret
 from loadgen.errors import BadInput
 from loadgen.options.load_test import LoadTestOptions
@@ -140,6 +140,8 @@ def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
 
 def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | ClosedLoopPlan, str]:
     """Return the load, and its arrivals in words."""
+    longest_s = max((limit.limit_s for limit in options.limits), default=0.0)
+    given_up_s = timeout_s(options, longest_s, default_s=max(DEFAULT_TIMEOUT_S, 2 * longest_s))
     if options.concurrency is not None:
         for option, value in (
             ("--rate", options.rate),
@@ -156,7 +158,7 @@ def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | Close
             concurrency=options.concurrency,
             duration_s=options.duration_s or DEFAULT_DURATION_S,
             seed=options.seed,
-            timeout_s=_timeout_s(options),
+            timeout_s=given_up_s,
             most_send_lag_ms=options.most_send_lag_ms,
         )
         return closed, f"closed loop, {options.concurrency} callers"
@@ -168,24 +170,11 @@ def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | Close
         duration_s=options.duration_s or default_s,
         seed=options.seed,
         arrivals=arrivals,
-        timeout_s=_timeout_s(options),
+        timeout_s=given_up_s,
         max_in_flight=options.max_in_flight,
         most_send_lag_ms=options.most_send_lag_ms,
     )
     return plan, text
-
-
-def _timeout_s(options: LoadTestOptions) -> float:
-    """Return the time-out: above all limits, as requests that are given up before say nothing about them."""
-    longest_s = max((limit.limit_ms / 1e3 for limit in options.limits), default=0.0)
-    if options.timeout_s is None:
-        return max(DEFAULT_TIMEOUT_S, 2 * longest_s)
-    if options.timeout_s <= longest_s:
-        raise BadInput(
-            f"--timeout {options.timeout_s:g}s gives requests up before the limit of {longest_s:g} s.",
-            "Use a longer --timeout, or leave it out.",
-        )
-    return options.timeout_s
 
 
 def _arrivals(options: LoadTestOptions) -> tuple[Arrivals, str]:

@@ -18,7 +18,6 @@ from loadgen.sending.plan_run import LoadRun, Watch
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
-from loadgen.spec.stream_limits import StreamLimit
 from loadgen.spec.target import without_secrets
 from loadgen.statistics.capacity import CapacityEstimate, find_capacity
 from loadgen.statistics.capacity_fit import Probe, ProbeResult
@@ -46,7 +45,7 @@ def highest_rate(
     bench = _Bench(order=order, plan=order.plan, limit=limit, generator=generator, view=view, stop=stop)
     bench.warm_up()
     budget_s = order.plan.duration_s
-    at_first = _STREAMS_AT_ONCE / limit.limit_s if isinstance(limit, StreamLimit) else None
+    at_first = _STREAMS_AT_ONCE / limit.limit_s if limit.kind == "attainment" else None
     estimate = find_capacity(
         bench,
         limits=(limit,),
@@ -224,14 +223,13 @@ def _why_it_failed(measured: Sequence[Measurement]) -> str:
 
 
 def _probe_record(run: ProbeResult | Attempt, answer: str, measured: Measurement) -> ProbeRecord:
+    of_shares = run.verdict.limit.kind == "attainment"
     return ProbeRecord(
         rate_per_s=run.rate_per_s,
         seconds=run.load_s,
         requests=run.verdict.n,
         violations=run.verdict.violations,
-        latency_ms=None
-        if isinstance(run.verdict.limit, StreamLimit)
-        else none_if_not_finite(run.verdict.latency_ms),
+        latency_ms=None if of_shares else none_if_not_finite(run.verdict.latency_ms),
         answer=answer,
         errors=dict(measured.errors),
     )
@@ -247,6 +245,6 @@ def _word(seen: ProbeResult) -> str:
 
 
 def _p_text(verdict: Verdict, limit: LatencyLimit) -> str:
-    if isinstance(limit, StreamLimit):
+    if limit.kind == "attainment":
         return f"{100 * limit.quantile:g} % within {verdict.latency_ms / limit.limit_ms:.3g} of the limits"
     return f"{limit.name} {format_ms(none_if_not_finite(verdict.latency_ms))} ms"

@@ -6,6 +6,7 @@ import math
 from dataclasses import fields, replace
 
 from loadgen.errors import BadInput
+from loadgen.options.declare import option_fields
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.formats import duration_option, format_rate, format_seconds
 from loadgen.spec.limits import Limits
@@ -97,12 +98,14 @@ def streams_load(
         found = (_searched(found, options, notes),)
         if options.duration_s is None:
             plan = replace(plan, duration_s=max(plan.duration_s, _SETTLES_OF_A_SEARCH * settle_s))
-    timeout_s = _timeout_s(options, max([settle_s, *(limit.limit_s for limit in found)]))
+    longest_s = max([settle_s, *(limit.limit_s for limit in found)])
+    default_s = max(_TIMEOUT_S, _TIMES_LONGEST * longest_s) if found else _TIMEOUT_WITHOUT_LIMITS_S
+    given_up_s = timeout_s(options, longest_s, default_s=default_s)
     lag_ms = (_LAG_SHARE * limit.limit_ms for limit in options.stream_limits if limit.measure != "tpot")
     plan = replace(
         plan,
-        timeout_s=timeout_s,
-        tail_s=timeout_s,
+        timeout_s=given_up_s,
+        tail_s=given_up_s,
         most_send_lag_ms=options.most_send_lag_ms or max(1.0, min(lag_ms, default=0.0)),
     )
     if found and not options.find_max:
@@ -130,13 +133,13 @@ def _searched(limits: tuple[StreamLimit, ...], options: LoadTestOptions, notes: 
     return all_of(limits, limits[0].quantile) if options.attainment is None else limits[-1]
 
 
-def _timeout_s(options: LoadTestOptions, longest_s: float) -> float:
+def timeout_s(options: LoadTestOptions, longest_s: float, *, default_s: float) -> float:
+    """Return the time-out: above all limits, as requests that are given up before say nothing about them."""
     if options.timeout_s is not None and options.timeout_s <= longest_s:
         raise BadInput(
-            f"--timeout {options.timeout_s:g}s gives replies up before the limit of {longest_s:g} s.",
+            f"--timeout {options.timeout_s:g}s gives requests up before the limit of {longest_s:g} s.",
             "Use a longer --timeout, or leave it out.",
         )
-    default_s = max(_TIMEOUT_S, _TIMES_LONGEST * longest_s) if longest_s else _TIMEOUT_WITHOUT_LIMITS_S
     return options.timeout_s or default_s
 
 
@@ -156,5 +159,4 @@ def _flag(options: LoadTestOptions, name: str) -> str:
     value = getattr(options, name)
     if name in ("limits", "stream_limits"):
         return str(value[0].option.partition("=")[0])
-    called = {"shapes": "shape", "max_error_ratio": "max_errors"}.get(name, name)
-    return "--" + called.replace("_", "-")
+    return next(one.flag for one in option_fields(LoadTestOptions).values() if one.field == name)

@@ -12,6 +12,7 @@ from loadgen.measurement.addresses import AddressUse
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.measurement.streams import StreamFigures
+from loadgen.spec.limits import Kind
 from loadgen.spec.plan import SharedMemory, StreamApi, TensorFormat
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -86,7 +87,7 @@ class CheckRecord(Record):
     """
 
     name: str
-    kind: Literal["latency", "errors", "ttft", "tpot", "attainment"]
+    kind: Kind
     quantile: float | None
     limit: float
     answer: Answer

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["latency", "errors", "ttft", "tpot", "attainment"]
+"""What a limit is about: a latency, the share of failures, a time of a stream, or the share of good streams."""
 
 QUANTILES = {"p99": 0.99, "p999": 0.999, "p95": 0.95, "p90": 0.9, "p50": 0.5}
 """The latency limits that the command line knows. The limit that comes first here is the first one of a run."""
@@ -74,6 +78,11 @@ class LatencyLimit:
     def text(self) -> str:
         """`p99 <= 50 ms`, `p99 of other <= 50 ms`."""
         return f"{self.of} <= {self.limit_ms:g} ms"
+
+    @property
+    def kind(self) -> Kind:
+        """What a check of it is called."""
+        return "latency"
 
     @property
     def over(self) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from loadgen.spec.limits import LatencyLimit, quantile_name, quantile_option
+from loadgen.spec.limits import Kind, LatencyLimit, quantile_name, quantile_option
 
 Measure = Literal["ttft", "tpot", "e2e"]
 """The time to the first token, per token after it, or of the whole reply."""
@@ -44,6 +44,11 @@ class StreamLimit(LatencyLimit):
         if len(self.parts) > 1:
             return f"good requests >= {100 * self.quantile:g} %"
         return self.parts[0].text if self.parts else f"{self.name} <= {self.limit_ms:g} ms"
+
+    @property
+    def kind(self) -> Kind:
+        """See `LatencyLimit`."""
+        return "attainment" if self.parts else "latency" if self.measure == "e2e" else self.measure
 
     @property
     def over(self) -> str:

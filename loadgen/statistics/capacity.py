@@ -9,7 +9,6 @@ from typing import Literal, Protocol, TypeAlias
 
 from loadgen.measurement.request_log import RequestLog, none_if_not_finite
 from loadgen.spec.limits import LatencyLimit
-from loadgen.spec.stream_limits import StreamLimit
 from loadgen.statistics.capacity_fit import (
     CapacityFit,
     HeadroomEstimate,
@@ -206,7 +205,7 @@ class _Search:
 
     @property
     def _of_streams(self) -> bool:
-        return isinstance(self.limits[0], StreamLimit)
+        return self.limits[0].kind == "attainment"
 
     def _saturation_per_s(self) -> float:
         # An overload of streams is stopped when its first replies have ended.

@@ -6,15 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
 from loadgen.measurement.request_log import FAILED_NS, RequestLog, none_if_not_finite, percentiles_ns
 from loadgen.records.formats import format_percent
 from loadgen.records.record import CheckRecord
-from loadgen.spec.limits import LatencyLimit, Limits
-from loadgen.spec.stream_limits import Measure, StreamLimit
+from loadgen.spec.limits import Kind, LatencyLimit, Limits
 from loadgen.statistics.confirm import shortest_s
 from loadgen.statistics.dependence import least_burst
 from loadgen.statistics.sequential import fewest_violations, most_violations, requests_needed
@@ -38,33 +36,20 @@ def judge(log: RequestLog, limits: Limits, decided: Sequence[Verdict] = ()) -> t
 
     `decided` are verdicts on the latency limits that ended the run, and stand; none: the whole log decides.
     """
-    checks = [_check_of(verdict, _last_s(log)) for verdict in decided]
-    checks = checks or [check_latency(log, limit, limits.confidence) for limit in limits.latency]
+    verdicts = decided or [certify(log, limit, confidence=limits.confidence) for limit in limits.latency]
+    checks = [_check_of(verdict, _last_s(log)) for verdict in verdicts]
     if limits.max_error_ratio is not None:
-        checks.append(check_errors(log, limits.max_error_ratio, limits.confidence))
+        checks.append(_check_errors(log, limits.max_error_ratio, limits.confidence))
     return tuple(checks)
-
-
-def any_violated(checks: tuple[CheckRecord, ...]) -> bool:
-    """True if a limit is violated already; may be called again and again while the run goes on."""
-    return any(check.answer == "violated" for check in checks)
-
-
-def check_latency(log: RequestLog, limit: LatencyLimit, confidence: float) -> CheckRecord:
-    """Check that at least `limit.quantile` of all requests take at most `limit.limit_ms`; failures are over it."""
-    return _check_of(certify(log, limit, confidence=confidence), _last_s(log))
 
 
 def _check_of(verdict: Verdict, last_s: float) -> CheckRecord:
     limit = verdict.limit
-    measure: Measure = "e2e"
-    if isinstance(limit, StreamLimit):
-        measure = limit.measure
-        if limit.parts:
-            return _share_check(limit.text, "attainment", limit.allowed, verdict, last_s)
+    if limit.kind == "attainment":
+        return _share_check(limit.text, limit.kind, limit.allowed, verdict, last_s)
     return CheckRecord(
         name=limit.text,
-        kind="latency" if measure == "e2e" else measure,
+        kind=limit.kind,
         quantile=limit.quantile,
         limit=limit.limit_ms,
         answer=verdict.answer,
@@ -79,7 +64,7 @@ def _check_of(verdict: Verdict, last_s: float) -> CheckRecord:
     )
 
 
-def check_errors(log: RequestLog, max_ratio: float, confidence: float) -> CheckRecord:
+def _check_errors(log: RequestLog, max_ratio: float, confidence: float) -> CheckRecord:
     """Check that at most `max_ratio` of all requests fail. For 0, only this run counts: no run can prove never."""
     if max_ratio == 0:
         return _no_errors_check(len(log), int(np.count_nonzero(log.outcome)), confidence)
@@ -90,9 +75,7 @@ def check_errors(log: RequestLog, max_ratio: float, confidence: float) -> CheckR
     return check.model_copy(update={"reason": check.reason.replace("failed or took over 1 ms", "failed")})
 
 
-def _share_check(
-    name: str, kind: Literal["errors", "attainment"], allowed: float, verdict: Verdict, last_s: float
-) -> CheckRecord:
+def _share_check(name: str, kind: Kind, allowed: float, verdict: Verdict, last_s: float) -> CheckRecord:
     return CheckRecord(
         name=name,
         kind=kind,
@@ -233,7 +216,7 @@ class FailFast:
         """Return True once a limit is violated."""
         if not self.violated_by:
             checks = judge(log, self._limits)
-            self.violated_by = checks if any_violated(checks) else ()
+            self.violated_by = checks if any(check.answer == "violated" for check in checks) else ()
         return bool(self.violated_by)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.errors import PayloadError
 from loadgen.json_values import Unusable, short, whole_number
@@ -180,3 +181,20 @@ def _name(described: Mapping[str, Any]) -> str:
     except UnicodeEncodeError:
         raise Unusable(f"a name is not UTF-8: {name!a}") from None
     return name
+
+
+def texts_in(data: bytes) -> list[bytes]:
+    """Return the texts of a tensor of type BYTES, each after its length in four bytes; none for other bytes."""
+    found, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        found.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found if at == len(data) else []
+
+
+def numbers_in(data: bytes, datatype: str) -> NDArray[Any]:
+    """Return the flat values of a tensor of numbers; BF16 becomes float32. Raises LookupError, ValueError."""
+    if datatype == "BF16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, np.dtype(NUMPY_TYPES[datatype]).newbyteorder("<"))

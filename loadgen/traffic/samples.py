@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import PayloadError
 from loadgen.spec.plan import Payload
-from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Parameter, Tensor
+from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Parameter, Tensor, numbers_in, texts_in
 from loadgen.traffic.random_inputs import check_request_size, random_tensor
 
 SUFFIX = ".txt"
@@ -239,24 +239,9 @@ def _decoded(values: dict[str, Any] | Path, datatype: str) -> NDArray[Any]:
         texts = data.removesuffix(b"\n").split(b"\n")
     else:
         data = base64.b64decode(values.get("b64", 0), validate=True)
-        texts = _texts(data) or [data]  # a text alone may come without its length
-    if datatype == "BYTES":
-        found = np.array(texts, dtype=object)
-    elif datatype == "BF16":
-        found = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        found = np.frombuffer(data, np.dtype(NUMPY_TYPES[datatype]).newbyteorder("<"))
+        texts = texts_in(data) or [data]  # a text alone may come without its length
+    found = np.array(texts, dtype=object) if datatype == "BYTES" else numbers_in(data, datatype)
     return found.reshape(values.get("shape", -1))
-
-
-def _texts(data: bytes) -> list[bytes]:
-    """Return the texts, each after its length in four bytes; none if these are not such bytes."""
-    found, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4], "little")
-        found.append(data[at + 4 : at + 4 + size])
-        at += 4 + size
-    return found if at == len(data) else []
 
 
 def _stacked(batch: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

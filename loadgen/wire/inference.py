@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,13 @@ from loadgen.errors import LoadError, TargetRefused
 from loadgen.printable import printable
 from loadgen.spec.target import Target
 from loadgen.status import OK, outcome_name
-from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo
+from loadgen.traffic.model_info import ModelInfo, numbers_in, texts_in
 from loadgen.traffic.payloads import Tensors, grpc_request, http_request
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.grpc_call import INFER, status_of
 from loadgen.wire.http1_response import error_text
 from loadgen.wire.http2_sending import PREFIX_BYTES
 from loadgen.wire.questions import grpc_call, http_answer
-
-_LENGTH_BYTES = 4
-"""Before each text of an output of type BYTES."""
 
 
 def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float | None = None) -> Tensors:
@@ -79,18 +75,5 @@ def _refused(target: Target, reason: str) -> TargetRefused:
 
 def _values(raw: bytes, datatype: str, shape: Any) -> NDArray[Any]:
     """Return a tensor from its bytes in the protocol's format. Raises LookupError or ValueError."""
-    if datatype == "BYTES":
-        values = np.array([*_texts(raw)], np.object_)
-    elif datatype == "BF16":
-        values = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        values = np.frombuffer(raw, np.dtype(NUMPY_TYPES[datatype]).newbyteorder("<"))
+    values = np.array(texts_in(raw), np.object_) if datatype == "BYTES" else numbers_in(raw, datatype)
     return values.reshape(tuple(shape))
-
-
-def _texts(raw: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(raw):
-        begin = at + _LENGTH_BYTES
-        at = begin + int.from_bytes(raw[at:begin], "little")
-        yield raw[begin:at]

@@ -6,10 +6,10 @@ from fast_queue import batched_queue
 from simulated_bench import log_of
 
 from loadgen.measurement.request_log import RequestLog
-from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.checks import check_latency
+from loadgen.spec.limits import LatencyLimit, Limits
+from loadgen.statistics.checks import judge
 
-LIMIT = LatencyLimit(limit_ms=300.0)
+LIMITS = Limits(latency=(LatencyLimit(limit_ms=300.0),))
 SERVICE_S = np.array([[1.0, 1.0], [1.0, 0.012]])
 """12 ms per request, one at a time: 83/s at most."""
 
@@ -24,7 +24,7 @@ def run_of(rate_per_s: float, duration_s: float, seed: int) -> RequestLog:
 
 @pytest.mark.parametrize("rate_per_s", [70.0, 74.0, 78.0, 80.0])
 def test_equal_runs_near_the_limit_are_advised_two_to_eight_times_their_length(rate_per_s: float) -> None:
-    checks = [check_latency(run_of(rate_per_s, 20.0, seed), LIMIT, 0.95) for seed in range(12)]
+    checks = [judge(run_of(rate_per_s, 20.0, seed), LIMITS)[0] for seed in range(12)]
     advised = [check.needed_s for check in checks if check.answer == "inconclusive"]
     assert len(advised) > 6
     assert all(needed_s is not None and 35.0 < needed_s < 165.0 for needed_s in advised)
@@ -32,9 +32,9 @@ def test_equal_runs_near_the_limit_are_advised_two_to_eight_times_their_length(r
 
 def test_a_run_that_is_far_too_short_is_advised_what_a_run_without_violations_takes() -> None:
     """Eight times 2 s would not be enough: 300 ms at 10/s and p99 take 40 s and more."""
-    check = check_latency(run_of(10.0, 2.5, 1), LIMIT, 0.95)
+    (check,) = judge(run_of(10.0, 2.5, 1), LIMITS)
     assert check.answer == "inconclusive"
     assert check.needed_s is not None
     assert check.needed_s > 60.0
-    longer = check_latency(run_of(10.0, 1.3 * check.needed_s, 2), LIMIT, 0.95)
+    (longer,) = judge(run_of(10.0, 1.3 * check.needed_s, 2), LIMITS)
     assert longer.answer == "met"
