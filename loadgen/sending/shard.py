@@ -29,8 +29,7 @@ from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors, settled
 from loadgen.wire.advice import advice_on
-from loadgen.wire.connections import stream_wire_of, wire_of
-from loadgen.wire.load_wire import LoadWire
+from loadgen.wire.connections import AnyWire, stream_wire_of, wire_of
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
 from loadgen.wire.questions import PAUSES_S, pause, read_model_info
 from loadgen.wire.stream_wire import StreamWire
@@ -105,7 +104,7 @@ class PreparedTarget:
         self.turn = Turn()
         self._outcomes: dict[int, int] = {}
         with ExitStack() as stack:
-            self.wire: LoadWire
+            self.wire: AnyWire
             if payload.streamed is None:
                 self.wire = self._inferring(payload, stack)
             else:
@@ -114,7 +113,7 @@ class PreparedTarget:
             self.answered = self._try_one(timeout_s, payload)
             self._opened = stack.pop_all()
 
-    def _inferring(self, payload: Payload, stack: ExitStack) -> LoadWire:
+    def _inferring(self, payload: Payload, stack: ExitStack) -> AnyWire:
         """Return connections that send inferences, as the server's metadata describes them."""
         self.info, self.notes = settled(read_model_info(self._target), payload)
         pool = request_tensors(self.info, payload)
@@ -275,7 +274,7 @@ def _log_of(shard: Shard, table: LogTable, count: int) -> RequestLog:
     return table.rows_until(table.rows).part(slice(shard.part, None, shard.parts)).rows(0, count)
 
 
-def _by_address(shard: Shard, table: LogTable, wire: LoadWire, count: int) -> dict[str, Histogram]:
+def _by_address(shard: Shard, table: LogTable, wire: AnyWire, count: int) -> dict[str, Histogram]:
     names = wire.addresses.names
     if len(names) < 2 or not wire.places:
         return {}
@@ -283,12 +282,12 @@ def _by_address(shard: Shard, table: LogTable, wire: LoadWire, count: int) -> di
     return histograms_of(log.latency_ns, log.failed, wire.places, names)
 
 
-def _still_sending(wire: LoadWire) -> list[bool]:
+def _still_sending(wire: AnyWire) -> list[bool]:
     """Return for the oldest requests in flight if the other side has not taken all bytes of their connection."""
     found = []
     for connection in islice(wire.in_flight.values(), _OLDEST):
         with suppress(OSError, AttributeError):  # it waits for a connection, or the system does not tell
-            left = fcntl.ioctl(connection.fd, termios.TIOCOUTQ, bytes(4))  # type: ignore[attr-defined]
+            left = fcntl.ioctl(connection.fd, termios.TIOCOUTQ, bytes(4))  # type: ignore[union-attr]
             found.append(any(left))
     return found
 

@@ -14,9 +14,11 @@ from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.grpc import GrpcWire
 from loadgen.wire.grpc_call import INFER, grpc_head, grpc_message
 from loadgen.wire.http1 import HttpWire
-from loadgen.wire.load_wire import Finished, LoadWire
+from loadgen.wire.load_wire import Finished
 from loadgen.wire.poller import Poller
 from loadgen.wire.stream_wire import StreamWire
+
+AnyWire = HttpWire | GrpcWire
 
 
 def wire_of(
@@ -27,7 +29,7 @@ def wire_of(
     finished: Finished,
     places: Sequence[Mapping[str, Place]] | None = None,
     tensors_as: TensorFormat = "binary",
-) -> LoadWire:
+) -> AnyWire:
     """Return connections to the target that send these requests in turn, with their inputs or at these places.
 
     Raises TargetUnreachable for an unknown name, PayloadError for values that cannot be sent.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 
 from loadgen.errors import MalformedAnswer
@@ -24,9 +24,9 @@ from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import RequestHead
 from loadgen.wire.http2_sending import Call
 from loadgen.wire.in_front import note_failure
-from loadgen.wire.load_wire import Finished
+from loadgen.wire.load_wire import Finished, LoadWire
 from loadgen.wire.poller import READ, WRITE, Poller
-from loadgen.wire.sockets import ReadBuffer, TlsStream
+from loadgen.wire.sockets import TlsStream
 
 MAX_CONNECTIONS = 8
 _MAX_TRIES = 3
@@ -51,14 +51,13 @@ class _Connection:
         return self.ready and self.http2.settled and self.http2.has_room
 
 
-class GrpcWire:
+class GrpcWire(LoadWire):
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its response is complete.
 
     Each call goes to an idle connection of up to eight; if none is idle, calls share them in turn. More are opened
     if the server limits the calls on each. What the server did not process (GOAWAY, REFUSED_STREAM) goes to
     another connection at once, up to three times in all. A response of status OK that is not as `expected` is
     malformed.
-    `error_example` is the text of the first response that was not a success.
     """
 
     def __init__(
@@ -71,17 +70,13 @@ class GrpcWire:
         poller: Poller,
         finished: Finished,
     ) -> None:
-        self.addresses = addresses
-        self.places = bytearray()
+        super().__init__(addresses=addresses, poller=poller, finished=finished)
         self._wanted = 0  # connections
         self._too_few = False  # connections, since one was closed
         self._in_turn = False  # of several addresses a slow one, which is rarely idle, gets its share
         self._expected = expected
         self._head = head
         self._requests = requests
-        self._poller = poller
-        self.finished = finished
-        self._buffer = ReadBuffer()
         self._connections: dict[int, _Connection] = {}
         self._turn: deque[_Connection] = deque()
         self._idle: deque[_Connection] = deque()  # usable ones without a call; the server may be leaving some
@@ -91,10 +86,6 @@ class GrpcWire:
         self._bytes_sent_before = 0  # on connections that are closed
         self._fields_of_success: tuple[Field, ...] | None = None  # of the last call: the next have the same
         self._tries: dict[int, int] = {}  # of rows that the server refused at least once
-        self.resent = self.connections_opened = self.connections_closed = 0
-        self.error_example: str | None = None
-        self.in_front: Counter[str] = Counter()
-        self.retry_after = b""
 
     @property
     def connecting(self) -> int:
@@ -117,11 +108,6 @@ class GrpcWire:
     def bytes_sent(self) -> int:
         """All bytes, those of HTTP/2 itself included."""
         return self._bytes_sent_before + sum(c.http2.bytes_sent for c in self._connections.values())
-
-    @property
-    def bytes_received(self) -> int:
-        """All bytes, those of HTTP/2 itself included."""
-        return self._buffer.bytes_received
 
     def open(self, count: int) -> None:
         """Begin to open connections: `count` up to 8, or one per address. Raises OSError if one cannot begin."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter, deque
+from collections import deque
 
 from loadgen.errors import MalformedAnswer
 from loadgen.printable import printable
@@ -12,7 +12,7 @@ from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.in_front import LOOK_AT_EACH, note_failure, note_success
-from loadgen.wire.load_wire import Finished, Requests
+from loadgen.wire.load_wire import Finished, LoadWire, Requests
 from loadgen.wire.poller import WRITE, Poller
 from loadgen.wire.sockets import ReadBuffer, Stream
 
@@ -34,11 +34,10 @@ class Connection:
         self.unsent: memoryview | None = None
 
 
-class HttpWire:
+class HttpWire(LoadWire):
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its response is complete.
 
     A response of status 200 that is not as `expected` is malformed; None: `fault_of` says what is wrong with it.
-    `error_example` is the text of the first response that was not a success.
     """
 
     def __init__(
@@ -50,34 +49,21 @@ class HttpWire:
         poller: Poller,
         finished: Finished,
     ) -> None:
-        self.addresses = addresses
-        self.places = bytearray()
+        super().__init__(addresses=addresses, poller=poller, finished=finished)
         self._spare = _SPARE
         self._requests = requests
         self._expected = expected
-        self._poller = poller
-        self.finished = finished
-        self._buffer = ReadBuffer()
         self._connections: dict[int, Connection] = {}
         self._free: deque[Connection] = deque()  # in turn, like independent users, so that none stays idle long
         self.connecting = 0
         self._blocked: set[int] = set()  # connections whose requests are not completely sent
         self.in_flight: dict[int, Connection] = {}
         self.bytes_sent = 0
-        self.resent = self.connections_opened = self.connections_closed = 0
-        self.error_example: str | None = None
-        self.in_front: Counter[str] = Counter()
-        self.retry_after = b""
 
     @property
     def answers_may_wait(self) -> bool:
         """See `Wire`."""
         return bool(self._free) and self.connecting == 0 and not self._blocked and self._buffer.takes_little
-
-    @property
-    def bytes_received(self) -> int:
-        """All bytes of all responses, heads included."""
-        return self._buffer.bytes_received
 
     def open(self, count: int) -> None:
         """Begin to open connections: `count`, or one per address. Raises OSError if one cannot begin."""
@@ -102,7 +88,8 @@ class HttpWire:
             connection.unsent = memoryview(request)
             whole = False
         if len(self._free) < self._spare and self.connecting < _SPARE:
-            self._open_spare()
+            with contextlib.suppress(OSError):  # the request that needs it will fail with the error
+                self._connect()
             return False
         return whole
 
@@ -140,10 +127,6 @@ class HttpWire:
         self.connections_opened += 1
         self._spare = max(_SPARE, self.addresses.connections_min)
         return connection
-
-    def _open_spare(self) -> None:
-        with contextlib.suppress(OSError):  # the request that needs it will fail with the error
-            self._connect()
 
     def _go_on_connecting(self, connection: Connection) -> None:
         if not connection.stream.connected():

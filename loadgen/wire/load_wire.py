@@ -1,4 +1,4 @@
-"""Define the interface between clients and send loops."""
+"""The interface between clients and send loops, and what clients have in common."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from loadgen.wire.addresses import Addresses
+from loadgen.wire.poller import Poller
+from loadgen.wire.sockets import ReadBuffer
 
 
 class Wire(Protocol):
@@ -47,39 +49,23 @@ Finished = Callable[[int, int, int], None]
 """Takes a row, its outcome, and the time when the kernel got its response, in ns of the wall clock; 0: unknown."""
 
 
-class LoadWire(Wire, Protocol):
-    """A wire with the functions for a whole run: opening, closing, and byte counts."""
+class LoadWire:
+    """What the connections of a whole run have in common, whatever the protocol."""
 
-    finished: Finished
-    error_example: str | None
-    in_front: Counter[str]
-    connections_opened: int
-    addresses: Addresses
-    places: bytearray
-    """If not empty, takes for each row 1 + the place of the address that it was sent to."""
-    connections_closed: int
-    """By the server, once they were ready."""
-
-    resent: int
-    """Requests that the server did not process and that were sent again, for each time."""
-
-    retry_after: bytes
-    """The header of the last response that was not a success; empty if it had none."""
-
-    @property
-    def connecting(self) -> int:
-        """The number of connections that are not ready yet."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """All bytes sent so far."""
+    def __init__(self, *, addresses: Addresses, poller: Poller, finished: Finished) -> None:
+        self.addresses = addresses
+        self.places = bytearray()  # if not empty, takes for each row 1 + the place of the address it was sent to
+        self.finished = finished
+        self.connections_opened = 0
+        self.connections_closed = 0  # by the server, once they were ready
+        self.resent = 0  # requests that the server did not process and that were sent again, for each time
+        self.error_example: str | None = None  # the text of the first response that was not a success
+        self.retry_after = b""  # the header of the last such response
+        self.in_front: Counter[str] = Counter()
+        self._poller = poller
+        self._buffer = ReadBuffer()
 
     @property
     def bytes_received(self) -> int:
-        """All bytes received so far."""
-
-    def open(self, count: int) -> None:
-        """Begin to open connections, up to `count`. Raises OSError if one is refused at once."""
-
-    def close(self) -> None:
-        """Close all connections; requests in flight are forgotten."""
+        """All bytes of all responses, those of the protocol included."""
+        return self._buffer.bytes_received

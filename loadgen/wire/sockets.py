@@ -297,7 +297,7 @@ def tls_context(target: Target) -> ssl.SSLContext:
     Raises TargetUnreachable if the target's CA file cannot be used, PlanError if its client certificate cannot.
     """
     try:
-        context = ssl.create_default_context(cafile=_readable(target.ca_cert))
+        context = ssl.create_default_context(cafile=target.ca_cert)
     except (OSError, ssl.SSLError) as error:
         raise TargetUnreachable(
             f"{target.ca_cert} is not a certificate file ({error}).\nGive a PEM file."
@@ -329,7 +329,3 @@ def _load_client_pair(context: ssl.SSLContext, cert: Path, key: Path | None) -> 
 
 def _no_password() -> NoReturn:
     raise OSError(errno.EACCES, "the key has a password")  # OpenSSL would ask for it on the terminal
-
-
-def _readable(path: Path | None) -> str | None:
-    return None if path is None else str(path)

@@ -52,7 +52,8 @@ def access_arguments(options: ServerOptions, endpoint: Endpoint, token: str) -> 
     else:
         yield "--model-control-mode=explicit"
         closed.append("model-repository")
-    key = _new_memory_key(token) if _takes_shared_memory(options) else None
+    # A container has a /dev/shm of its own, in which no client can leave inputs.
+    key = _new_memory_key(token) if options.shared_memory and options.kind != "docker" else None
     if key is None:
         closed.append("shared-memory")
     for protocol, port in (("http", endpoint.http_port), ("grpc", endpoint.grpc_port)):
@@ -62,11 +63,6 @@ def access_arguments(options: ServerOptions, endpoint: Endpoint, token: str) -> 
             yield f"{_LISTENERS[protocol]}={','.join(closed)}:{UNSENDABLE}=never"
             if key is not None:
                 yield f"{_LISTENERS[protocol]}=shared-memory:{MEMORY_KEY_HEADER}={key}"
-
-
-def _takes_shared_memory(options: ServerOptions) -> bool:
-    """True if clients can leave inputs in /dev/shm; not for a container, which has a /dev/shm of its own."""
-    return options.shared_memory and options.kind != "docker"
 
 
 def _new_memory_key(token: str) -> str:

@@ -7,10 +7,10 @@ import secrets
 import shutil
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from model_repo.errors import ServerDied, ServerError, ServerStartFailed
 from model_repo.repository.write import writing
@@ -29,50 +29,45 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NOT_PLAIN = re.compile(r"[^\w/.+-]", re.ASCII)
 
 
-class Host(Protocol):
-    """A server, wherever it runs.
-
-    `start_s`: seconds from its latest start to its first answer; None if we do not start it.
-    """
+class Host(ABC):
+    """A server, wherever it runs; what we cannot see of it is None, or empty."""
 
     endpoint: Endpoint
-    start_s: float | None
+    repository: Path
+    """Its model repository, as we see it."""
+    start_s: float | None = None
+    """Seconds from its latest start to its first answer; None if we do not start it."""
 
-    @property
-    def repository(self) -> Path:
-        """Its model repository, as we see it."""
-        ...
-
+    @abstractmethod
     def alive(self) -> bool:
         """True if the server still runs."""
-        ...
 
+    @abstractmethod
     def restart(self) -> None:
         """Provide a server that has loaded nothing of ours; `endpoint` may have changed."""
-        ...
+
+    @abstractmethod
+    def free(self, model_names: Sequence[str]) -> None:
+        """Return when the models are out of memory; their unloading has been requested before."""
 
     def stop(self) -> None:
         """End the server if it is ours. May be repeated."""
-        ...
+        return
 
-    def free(self, model_names: Sequence[str]) -> None:
-        """Return when the models are out of memory; their unloading has been requested before."""
-        ...
-
-    def count_instances(self, model_name: str) -> int | None:
-        """Return how many processes execute the model; None if we cannot see them."""
-        ...
+    def count_instances(self, model_name: str) -> int | None:  # noqa: ARG002 - they are out of our reach
+        """Return how many processes execute the model."""
+        return None
 
     def memory_bytes(self) -> int | None:
-        """Return the resident memory of the server and its models' processes; None if we cannot see it."""
-        ...
+        """Return the resident memory of the server and its models' processes."""
+        return None
 
-    def log_tail(self, lines: int) -> str:
-        """Return the last lines of the server's output; "" if we do not have it."""
-        ...
+    def log_tail(self, lines: int) -> str:  # noqa: ARG002 - it is with those who run it
+        """Return the last lines of the server's output."""
+        return ""
 
 
-class ProcessHost:
+class ProcessHost(Host):
     """A server that we start, and that ends with our process.
 
     With `models`, folders of a finished repository, it serves these and refuses to load anything else. Without, it
@@ -85,17 +80,11 @@ class ProcessHost:
         self._launcher = launcher
         self._process: ServerProcess | None = None
         self._scratch = self._folder = self._new_folder()
-        self.start_s: float | None = None
         try:
             self.endpoint = self._start(previous=None)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def repository(self) -> Path:
-        """The model repository of the trials, on our disk."""
-        return self._scratch / "repository"
 
     def alive(self) -> bool:
         """True if the server process runs."""
@@ -163,9 +152,10 @@ class ProcessHost:
             parent.mkdir(parents=True, exist_ok=True)
             self._options.log_file.open("ab").close()
             folder = Path(tempfile.mkdtemp(prefix="server-", dir=parent))
-            (folder / "repository").mkdir()
+            self.repository = folder / "repository"
+            self.repository.mkdir()
             for model in self._models:
-                (folder / "repository" / model.name).symlink_to(model.absolute(), target_is_directory=True)
+                (self.repository / model.name).symlink_to(model.absolute(), target_is_directory=True)
         return folder
 
     def _model_part(self, model_name: str) -> str:
@@ -223,23 +213,17 @@ class ProcessHost:
         )
 
 
-class RemoteHost:
+class RemoteHost(Host):
     """A server that others run, with explicit model control, over a repository that we can write to."""
 
     def __init__(
         self, endpoint: Endpoint, repository: Path, *, wait_s: float = 0.0, unload_wait_s: float = 20.0
     ) -> None:
         self.endpoint = endpoint
-        self._repository = repository
-        self.start_s: float | None = None
+        self.repository = repository
         self._wait_s = wait_s
         self._unload_wait_s = unload_wait_s
         self.restart()
-
-    @property
-    def repository(self) -> Path:
-        """The folder that both it and we see."""
-        return self._repository
 
     def alive(self) -> bool:
         """True if it answers."""
@@ -257,9 +241,6 @@ class RemoteHost:
                 )
             time.sleep(_REMOTE_LOOK_S)
 
-    def stop(self) -> None:
-        """Do nothing: the server is not ours to end."""
-
     def free(self, model_names: Sequence[str]) -> None:
         """Wait for the server, whose processes are out of our reach; go on if it takes too long.
 
@@ -268,18 +249,6 @@ class RemoteHost:
         """
         for name in model_names:
             wait_until_unloaded(self.endpoint, name, self._unload_wait_s)
-
-    def count_instances(self, model_name: str) -> int | None:  # noqa: ARG002
-        """Return None: its processes are out of our reach."""
-        return None
-
-    def memory_bytes(self) -> int | None:
-        """Return None: its processes are out of our reach."""
-        return None
-
-    def log_tail(self, lines: int) -> str:  # noqa: ARG002
-        """Return "": its log is with those who run it."""
-        return ""
 
 
 def wait_until_unloaded(endpoint: Endpoint, model_name: str, timeout_s: float) -> bool:

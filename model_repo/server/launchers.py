@@ -8,9 +8,8 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from model_repo.errors import LauncherMissing, install_command
 from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET, access_arguments
@@ -19,46 +18,25 @@ from model_repo.server.process import Launch
 from model_repo.server.python_home import write_python_home
 from model_repo.spec import Endpoint, ServerKind
 
+Launcher = Callable[[ServerOptions, Endpoint, Path, str], Launch]
+"""Returns how to start a server that answers at an endpoint with the models in `folder / "repository"`.
 
-class Launcher(Protocol):
-    """Describes how to start a server that answers at `endpoint` with the models in `folder / "repository"`.
-
-    `token` is unique to this start: the server gives it as its name, and its shared memory carries it. Raises
-    LauncherMissing if this kind of server is not installed.
-    """
-
-    def __call__(self, options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
-        """Return the launch. Its other files are made in `folder`, whose path is safe in a shell."""
-        ...
+The token is unique to this start: the server gives it as its name, and its shared memory carries it. Other files
+are made in the folder, whose path is safe in a shell. Raises LauncherMissing if this kind of server is not
+installed."""
 
 
 def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """Return the launch of tritonserver from the nvidia-pytriton wheel, with the stub for our Python version."""
-    server = _embedded_folder()
-    backends = _link_backends(server, folder / "backends")
-    command = (
-        str(server / "bin" / "tritonserver"),
-        f"--backend-directory={backends}",
-        *_arguments(options, endpoint, folder / "repository", token),
-    )
-    return Launch(
-        command=command,
-        environment=_environment(folder, gpu=options.gpu),
-        folder=folder,
-        private_files=True,
-    )
+    command = (*_embedded(folder), *_arguments(options, endpoint, folder / "repository", token))
+    environment = _environment(folder, gpu=options.gpu)
+    return Launch(command=command, environment=environment, folder=folder, private_files=True)
 
 
 def container_launch(arguments: Sequence[str], folder: Path) -> Launch:
     """Return the launch of the same server with a container's arguments; its ports are open."""
-    server = _embedded_folder()
     gpu = "--allow-gpu-metrics=true" in arguments
-    command = (
-        str(server / "bin" / "tritonserver"),
-        f"--backend-directory={_link_backends(server, folder / 'backends')}",
-        *(_large_steps() if gpu else ()),
-        *arguments,
-    )
+    command = (*_embedded(folder), *(_large_steps() if gpu else ()), *arguments)
     return Launch(command=command, environment=_environment(folder, gpu=gpu), folder=folder)
 
 
@@ -66,12 +44,8 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token
     """Return the launch of a tritonserver on PATH, as in NVIDIA's container."""
     program = _program("local")
     command = (str(Path(program).absolute()), *_arguments(options, endpoint, folder / "repository", token))
-    return Launch(
-        command=command,
-        environment=_environment(folder, gpu=options.gpu),
-        folder=folder,
-        private_files=True,
-    )
+    environment = _environment(folder, gpu=options.gpu)
+    return Launch(command=command, environment=environment, folder=folder, private_files=True)
 
 
 def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
@@ -79,10 +53,12 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
     program = _program("docker")
     models, control = Path("/models"), Path("/control")
     sockets = endpoint.control_folder
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # which the container ignores
+    gpus = f'"device={visible}"' if visible else "all"  # quoted as Docker's CSV
     command = (
         program, "run", "--rm", "--init", "--name", token, "--network", "host", "--shm-size", "1g",
         "--env", "ORT_DISABLE_TELEMETRY=1",
-        *(("--gpus", _gpus_for_docker(os.environ.get("CUDA_VISIBLE_DEVICES"))) if options.gpu else ()),
+        *(("--gpus", gpus) if options.gpu else ()),
         "--volume", f"{folder / 'repository'}:{models}:ro",
         *_volumes_of_links(folder / "repository"),
         *(() if sockets is None else ("--volume", f"{sockets}:{control}")),
@@ -127,11 +103,6 @@ def _volumes_of_links(repository: Path) -> Iterator[str]:
     for entry in repository.glob("*"):
         if entry.is_symlink():
             yield from ("--volume", f"{entry.readlink()}:{entry.readlink()}:ro")
-
-
-def _gpus_for_docker(visible: str | None) -> str:
-    """Return the GPUs of this process, quoted as Docker's CSV; the container ignores its environment."""
-    return f'"device={visible}"' if visible else "all"
 
 
 LAUNCHERS: dict[ServerKind, Launcher] = {
@@ -211,6 +182,13 @@ def _environment(folder: Path, *, gpu: bool) -> dict[str, str]:
         # numpy only copies there; its own threads would be idle overhead in every instance.
         "OPENBLAS_NUM_THREADS": "1",
     }
+
+
+def _embedded(folder: Path) -> tuple[str, str]:
+    """Return the embedded server's program and its backend folder, made in `folder`, as it is started."""
+    server = _embedded_folder()
+    backends = _link_backends(server, folder / "backends")
+    return str(server / "bin" / "tritonserver"), f"--backend-directory={backends}"
 
 
 def _embedded_folder() -> Path:

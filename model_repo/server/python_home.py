@@ -97,15 +97,12 @@ def write_python_home(folder: Path) -> Path:
     program.symlink_to(base)
     (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
     found = search_path()
+    # Whose .pth files our Python has processed: packages installed as editable need them.
+    sites = (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []))
     code = _SET_SEARCH_PATH.format(
-        folders=ascii(found.folders), left_out=ascii(dict(found.left_out)), sites=ascii(_site_folders())
+        folders=ascii(found.folders), left_out=ascii(dict(found.left_out)), sites=ascii(sites)
     )
     # Not sitecustomize.py: Debian's and Ubuntu's Pythons have one of their own, which is found first.
     (packages / f"{_MODULE}.py").write_text(code)
     (packages / f"{_MODULE}.pth").write_text(f"import {_MODULE}\n")
     return folder
-
-
-def _site_folders() -> tuple[str, ...]:
-    """Return the folders whose .pth files our Python has processed: packages installed as editable need them."""
-    return (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []))

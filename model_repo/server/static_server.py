@@ -55,13 +55,9 @@ def serve_repository(repository: Path, options: ServerOptions) -> Iterator[Stati
     host = ProcessHost(replace(options, start_timeout_s=patience_s), LAUNCHERS[options.kind], models)
     try:
         for model in models:
-            _require_ready(host, model.name)
+            if not control.is_model_ready(host.endpoint, model.name):
+                why = control.why_unavailable(host.endpoint, model.name)
+                raise ModelLoadFailed(model.name, reason_of(why) or "the server gives no reason")
         yield StaticServer(host, tuple(model.name for model in models))
     finally:
         host.close()
-
-
-def _require_ready(host: ProcessHost, model_name: str) -> None:
-    if not control.is_model_ready(host.endpoint, model_name):
-        why = control.why_unavailable(host.endpoint, model_name)
-        raise ModelLoadFailed(model_name, reason_of(why) or "the server gives no reason")

@@ -14,9 +14,9 @@ from strange_answers import BODIES
 from strange_servers import inference
 
 from loadgen.status import outcome_name
+from loadgen.wire.connections import AnyWire
 from loadgen.wire.hpack import block_of
 from loadgen.wire.http2_frames import frame
-from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import READ
 
 pytestmark = pytest.mark.long
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.long
 MAX_BYTES = 64 << 20
 MAX_READS = 8  # in one go, before the clock is looked at again
 ROWS = 4
-Make = Callable[[Addresses, Finished], LoadWire]
+Make = Callable[[Addresses, Finished], AnyWire]
 
 # A server's bytes: fragments in any order, cut anywhere, and then one piece for ever, or silence, or the end.
 LINES = st.sampled_from(

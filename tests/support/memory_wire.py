@@ -7,12 +7,12 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from loadgen.traffic.model_info import ModelInfo, Tensor
 from loadgen.wire import addresses as wire_addresses
+from loadgen.wire.connections import AnyWire
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.grpc import GrpcWire
 from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.http2_frames import HEADERS, request_head
-from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import READ, WRITE, Poller
 
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")])
@@ -197,7 +197,7 @@ def grpc_wire(
     )
 
 
-def connect(wire: LoadWire, addresses: Addresses) -> None:
+def connect(wire: AnyWire, addresses: Addresses) -> None:
     """Let all connections become ready."""
     for stream in list(addresses.streams):
         wire.handle(stream.fd, WRITE)

@@ -71,7 +71,7 @@ def test_somebody_elses_port_is_left_alone_and_others_are_tried(options: ServerO
         return found
 
     with pytest.raises(ServerStartFailed):
-        hosts.ProcessHost(options, launch)  # type: ignore[arg-type]
+        hosts.ProcessHost(options, launch)
     for taker in takers:
         taker.close()
     ports = [endpoint.http_port for endpoint in seen]
@@ -88,7 +88,7 @@ def test_a_launcher_that_fails_leaves_no_control_folder(options: ServerOptions) 
         raise LauncherMissing("not here\nsee there")
 
     with pytest.raises(LauncherMissing):
-        hosts.ProcessHost(options, launch)  # type: ignore[arg-type]
+        hosts.ProcessHost(options, launch)
     assert not seen[0].control_folder.exists()
 
 
@@ -126,7 +126,7 @@ def test_what_the_server_needs_while_it_runs_goes_where_it_is_told(options: Serv
 
     (tmp_path / "scratch").mkdir()
     with pytest.raises(ServerStartFailed):
-        hosts.ProcessHost(replace(options, scratch_dir=tmp_path / "scratch", run_dir=tmp_path), launch)  # type: ignore[arg-type]
+        hosts.ProcessHost(replace(options, scratch_dir=tmp_path / "scratch", run_dir=tmp_path), launch)
     assert {folder.parent for folder in seen} == {tmp_path / "scratch"}
     assert list((tmp_path / "scratch").iterdir()) == []
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from model_repo.errors import ModelCrashed, ServerDied
+from model_repo.server.hosts import Host
 from model_repo.server.options import ServerOptions
 from model_repo.server.process import WORDS, count_memory_kills, kills_in
 from model_repo.server.triton import Server
 from model_repo.spec import Endpoint
 
 
-class DeadHost:
+class DeadHost(Host):
     """A server that is gone; see `model_repo.server.hosts.Host`."""
 
     endpoint = Endpoint(host="127.0.0.1", http_port=1, grpc_port=2, metrics_port=None)
-    start_s = None
 
     def __init__(self, repository: Path) -> None:
         self.repository = repository
@@ -28,20 +28,11 @@ class DeadHost:
     def restart(self) -> None:
         """Do nothing: it stays dead."""
 
-    def stop(self) -> None:
-        """Do nothing: it is stopped already."""
-
     def free(self, model_names: Sequence[str]) -> None:
         """Do nothing: nothing is loaded."""
 
     def count_instances(self, model_name: str) -> int | None:
         return 0
-
-    def memory_bytes(self) -> int | None:
-        return None
-
-    def log_tail(self, lines: int) -> str:
-        return ""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +43,7 @@ def test_it_is_said_where_the_kernel_killed_anything_meanwhile(
     tmp_path: Path, kills: tuple[int | None, int | None], said: bool
 ) -> None:
     counts = iter(kills)
-    server = Server(DeadHost(tmp_path), ServerOptions(run_dir=tmp_path), memory_kills=lambda: next(counts))  # type: ignore[arg-type]
+    server = Server(DeadHost(tmp_path), ServerOptions(run_dir=tmp_path), memory_kills=lambda: next(counts))
     with pytest.raises(ServerDied) as caught:
         server.check()
     assert (WORDS in str(caught.value)) is said
