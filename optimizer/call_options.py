@@ -1,13 +1,14 @@
-"""The options of `optimize` and its workers that are no part of a run's configuration, each declared once."""
+"""The options of `optimize`, its workers and servers that are no part of a run's configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from loadgen.options.completion import Shell
-from loadgen.options.declare import check_values, option, option_fields
+from loadgen.options.declare import option, option_fields
 from optimizer.config import KEPT, STORAGE_VARIABLE
 
 CALL = partial(option, panel="Run")
@@ -75,9 +76,6 @@ class WorkerCall:
     idle_s: float = option("Time without work after which the worker leaves.", "DURATION", default="10m", unit="s")
     debug: bool = option("Show tracebacks.", default=False)
 
-    def __post_init__(self) -> None:
-        check_values(self)
-
 
 WORKER_CONFIG = ("model", "input_data", "calibration_data", "trace", "server", "docker_image", "cache_dir", "gpu")
 """Options of a search that its workers are given as well: code, images and files come from their own alone."""
@@ -86,3 +84,31 @@ OF_A_WORKER = {
     **{name: KEPT[name] for name in (*WORKER_CONFIG, "workers")},
     **option_fields(WorkerCall),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The options of `optimize serve`."""
+
+    run: Path = option("Output directory of a run, or a model repository.", "DIR", default=..., argument=True)
+    server: Literal["embedded", "local", "docker"] = option(
+        "`embedded`, `local` or `docker`.", "KIND", default="embedded"
+    )
+    port: int | None = option("HTTP port. Default: a free one.", bounds=(1, 65535))
+    grpc_port: int | None = option("gRPC port. Default: a free one.", bounds=(1, 65535))
+    shared_memory: Literal["none", "system"] = option(
+        "`system`: takes inputs in /dev/shm from this user's `loadtest`.", "KIND", default="none"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """The options of `optimize restore`."""
+
+    server_url: str | None = option("The server to restore. Default: all that a run has left.", "URL")
+    header_env: tuple[str, ...] = option(
+        "Header for the server of --server-url whose value is in the environment: `NAME=VARIABLE`. Repeatable.",
+        "NAME=VARIABLE",
+        default=(),
+    )
+    cache_dir: Path | None = option("The --cache-dir of the run.", "DIR")

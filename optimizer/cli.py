@@ -16,7 +16,7 @@ from loadgen.errors import BadInput, UserError
 from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
 from loadgen.options.completion import completion_script
-from loadgen.options.declare import check_values, made_of
+from loadgen.options.declare import made_of
 from loadgen.options.sources import TRUTHS, Origins, prefix_of
 from loadgen.spec.limits import LatencyLimit
 from optimizer.call_options import OF_A_WORKER, OPTIONS, CallOptions, WorkerCall
@@ -37,7 +37,6 @@ def optimize(values: Values, origins: Origins) -> None:
     `optimize --model m.onnx --p99 50ms`
     """
     call = made_of(CallOptions, values, str)
-    check_values(call)
     if call.version:
         show_version()
         return
@@ -53,29 +52,9 @@ def optimize(values: Values, origins: Origins) -> None:
     from optimizer.command import session
 
     if call.dry_run:
-        session.show_plan(
-            config,
-            notes,
-            as_json=call.json,
-            resume=call.resume is not None,
-            baseline=call.baseline,
-            events_file=call.events,
-        )
+        session.show_plan(config, notes, call)
         return
-    resume = call.resume is not None
-    raise typer.Exit(
-        session.run(
-            config,
-            notes,
-            as_json=call.json,
-            resume=resume,
-            baseline=call.baseline,
-            accept_provisional=call.accept_provisional,
-            quiet=call.quiet,
-            events_file=call.events,
-            verbose=call.verbose,
-        )
-    )
+    raise typer.Exit(session.run(config, notes, call))
 
 
 optimize.__doc__ = f"{inspect.getdoc(optimize)}\n\n{exit_codes_help()}"

@@ -75,12 +75,10 @@ def optimized(
         found, _ = session.carry_out(
             config,
             notes,
+            call,
             optimize,
             display=nullcontext(show),
             heeding=_finish_never if stop is None else lambda _: nullcontext(stop),
-            resume=call.resume is not None,
-            baseline=call.baseline,
-            accept_provisional=call.accept_provisional,
         )
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import EllipsisType, NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -12,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from loadgen.errors import BadInput
 from loadgen.printable import printable
 from loadgen.spec.limits import QUANTILES, LatencyLimit
-from loadgen.spec.stream_limits import MEASURES, Measure, StreamLimit
+from loadgen.spec.stream_limits import MEASURES, StreamLimit
 from loadgen.spec.units import noted_duration_ms
 
 Kind = TypeVar("Kind")
@@ -27,8 +28,8 @@ class Declared:
     `default` is the flag's default; `...` stands for a field that has none. `name` is the option's, if it is
     not that of its field. Text becomes the field's value by `parse`, which raises BadInput, or is a duration in
     `unit`, which `zero` allows to be 0. A path may have to be that of a file (`or_folder`) that `exists`, or be
-    made `absolute`. A number may have to be `positive` or in `bounds`. With a `quantile` the value is a latency
-    limit, on the `measure` of a stream if there is one; it is one of those in its field.
+    made `absolute`. A number may have to be `positive` or in `bounds`. `limit` makes a latency limit of a
+    duration, one of those in its field.
 
     `variable`: an environment variable of another name, besides the one that every option has. `flag_only`:
     neither the environment nor a file can set it. `alone`: with this flag only the command line is read. `beside`
@@ -48,8 +49,7 @@ class Declared:
     name: str | None = None
     parse: Callable[[Any], Any] | None = None
     unit: Literal["ms", "s"] | None = None
-    quantile: float | None = None
-    measure: Measure | None = None
+    limit: Callable[..., LatencyLimit] | None = None
     zero: bool = False
     exists: bool = False
     or_folder: bool = False
@@ -73,10 +73,8 @@ class Declared:
             return 0.0
         if self.unit is not None:
             value_ms = noted_duration_ms(given, option=flag, default_unit=self.unit, note=note)
-            if self.quantile is not None:
-                if self.measure is None:
-                    return LatencyLimit(limit_ms=value_ms, quantile=self.quantile)
-                return StreamLimit(limit_ms=value_ms, quantile=self.quantile, measure=self.measure)
+            if self.limit is not None:
+                return self.limit(limit_ms=value_ms)
             return value_ms / 1000 if self.unit == "s" else value_ms
         if self.parse is not None:
             return self.parse(given)
@@ -112,7 +110,12 @@ def latency_limits(panel: str) -> Any:
     texts["p99"] = "Latency limit for 99 % of all requests, such as `50ms`."
     declared = {
         name: Declared(
-            help=text, metavar="DURATION", panel=panel, unit="ms", quantile=QUANTILES[name], common=name == "p99"
+            help=text,
+            metavar="DURATION",
+            panel=panel,
+            unit="ms",
+            limit=partial(LatencyLimit, quantile=QUANTILES[name]),
+            common=name == "p99",
         )
         for name, text in texts.items()
     }
@@ -134,8 +137,7 @@ def stream_limits(panel: str) -> Any:
             metavar="DURATION",
             panel=panel,
             unit="ms",
-            quantile=QUANTILES[quantile],
-            measure=measure,
+            limit=partial(StreamLimit, quantile=QUANTILES[quantile], measure=measure),
             common=quantile == "p95" and measure != "e2e",
         )
         for measure in MEASURES
@@ -255,5 +257,7 @@ def made_of(kind: type[Kind], values: Mapping[str, Any], note: Callable[[str], o
         given = values.get(name, one.default)
         if one.field not in known and given is not None:
             value = one.declared.value(given, one.flag, note)
-            made[one.field] = value if one.declared.quantile is None else (*made.get(one.field, ()), value)
-    return kind(**made)
+            made[one.field] = value if one.declared.limit is None else (*made.get(one.field, ()), value)
+    found = kind(**made)
+    check_values(found)
+    return found

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from loadgen.options.completion import Shell
-from loadgen.options.declare import check_values, latency_limits, option, stream_limits
+from loadgen.options.declare import latency_limits, option, stream_limits
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory, StreamApi, TensorFormat
 from loadgen.spec.stream_limits import StreamLimit
@@ -236,6 +236,3 @@ class LoadTestOptions:
         alone=True,
     )
     version: bool = option("Print the version and leave.", default=False, flag_only=True, alone=True)
-
-    def __post_init__(self) -> None:
-        check_values(self)

@@ -11,9 +11,10 @@ import typer
 
 from loadgen.errors import BadInput
 from loadgen.options.command import Values, command_from
-from loadgen.options.declare import check_values, made_of, option, option_fields
+from loadgen.options.declare import made_of, option, option_fields
 from loadgen.options.sources import Origins
 from loadgen.printable import printable
+from optimizer.call_options import RestoreOptions, ServeOptions
 from search.choices import Term
 
 commands = typer.Typer()
@@ -28,30 +29,13 @@ def command(options: type[Options]) -> Callable[[Callable[[Options], None]], Cal
 
     def register(run: Callable[[Options], None]) -> Callable[[Options], None]:
         def called(values: Values, _origins: Origins) -> None:
-            given = made_of(options, values, str)
-            check_values(given)
-            run(given)
+            run(made_of(options, values, str))
 
         called.__name__, called.__doc__ = run.__name__, run.__doc__
         commands.command()(command_from(run.__name__, option_fields(options), called))
         return run
 
     return register
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
-    """The options of `optimize serve`."""
-
-    run: Path = option("Output directory of a run, or a model repository.", "DIR", default=..., argument=True)
-    server: Literal["embedded", "local", "docker"] = option(
-        "`embedded`, `local` or `docker`.", "KIND", default="embedded"
-    )
-    port: int | None = option("HTTP port. Default: a free one.", bounds=(1, 65535))
-    grpc_port: int | None = option("gRPC port. Default: a free one.", bounds=(1, 65535))
-    shared_memory: Literal["none", "system"] = option(
-        "`system`: takes inputs in /dev/shm from this user's `loadtest`.", "KIND", default="none"
-    )
 
 
 @command(ServeOptions)
@@ -62,26 +46,7 @@ def serve(given: ServeOptions) -> None:
     """
     from optimizer.command.serve import serve_run
 
-    serve_run(
-        given.run,
-        server=given.server,
-        port=given.port,
-        grpc_port=given.grpc_port,
-        shared_memory=given.shared_memory,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreOptions:
-    """The options of `optimize restore`."""
-
-    server_url: str | None = option("The server to restore. Default: all that a run has left.", "URL")
-    header_env: tuple[str, ...] = option(
-        "Header for the server of --server-url whose value is in the environment: `NAME=VARIABLE`. Repeatable.",
-        "NAME=VARIABLE",
-        default=(),
-    )
-    cache_dir: Path | None = option("The --cache-dir of the run.", "DIR")
+    serve_run(given)
 
 
 @command(RestoreOptions)
@@ -89,7 +54,7 @@ def restore(given: RestoreOptions) -> None:
     """Give the models of remote servers their own configurations back, after a run that was killed."""
     from optimizer.command.serve import restore_servers
 
-    restore_servers(given.cache_dir, given.server_url, given.header_env)
+    restore_servers(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

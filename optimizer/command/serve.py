@@ -11,12 +11,11 @@ from deploy.render import NATIVE_REPOSITORY, REPOSITORY
 from loadgen.console import SafeConsole
 from loadgen.errors import BadInput, UserError
 from loadgen.processes import scratch_folder
-from loadgen.spec.plan import SharedMemory
 from model_repo.errors import ServerError
 from model_repo.server.options import ServerOptions
 from model_repo.server.overrides import restore_all
 from model_repo.server.static_server import serve_repository
-from model_repo.spec import ServerKind
+from optimizer.call_options import RestoreOptions, ServeOptions
 from optimizer.command.arguments import check_shared_memory
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
@@ -25,20 +24,14 @@ from optimizer.run.workload_inputs import INPUT_DATA
 from optimizer.run_file import endpoint_of
 
 
-def serve_run(
-    directory: Path,
-    *,
-    server: ServerKind,
-    port: int | None,
-    grpc_port: int | None = None,
-    shared_memory: SharedMemory = "none",
-) -> None:
-    """Serve the repository in `directory`, and print its address on stdout. Returns after Ctrl-C or SIGTERM."""
+def serve_run(given: ServeOptions) -> None:
+    """Serve the repository of a run, and print its address on stdout. Returns after Ctrl-C or SIGTERM."""
+    directory, server, port = given.run, given.server, given.port
     repository = _repository(directory, server)
-    if port is not None and port == grpc_port:
+    if port is not None and port == given.grpc_port:
         raise BadInput(f"--port {port} and --grpc-port {port} are the same.", "Give each a port of its own.")
-    check_shared_memory(shared_memory, server)
-    shares = shared_memory == "system"
+    check_shared_memory(given.shared_memory, server)
+    shares = given.shared_memory == "system"
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -54,7 +47,7 @@ def serve_run(
                     kind=server,
                     shared_memory=shares,
                     http_port=port,
-                    grpc_port=grpc_port,
+                    grpc_port=given.grpc_port,
                     gpu=bool(hardware().gpus),
                 ),
             ) as standing,
@@ -80,13 +73,13 @@ def _repository(directory: Path, server: str) -> Path:
     return next((directory / name for name in folders if (directory / name).is_dir()), directory)
 
 
-def restore_servers(cache_dir: Path | None, server_url: str | None, header_env: tuple[str, ...]) -> None:
+def restore_servers(given: RestoreOptions) -> None:
     """Restore the configurations that killed runs have left on remote servers, and say which."""
-    if header_env and server_url is None:
+    if given.header_env and given.server_url is None:
         raise BadInput("--header-env needs the server that the header is for.", "Add --server-url URL.")
-    only = None if server_url is None else endpoint_of(server_url, header_env)
+    only = None if given.server_url is None else endpoint_of(given.server_url, given.header_env)
     with explained():
-        found = restore_all(journals_folder(cache_dir), only)
+        found = restore_all(journals_folder(given.cache_dir), only)
     console = SafeConsole(highlight=False, soft_wrap=True)
     for text in found:
         console.print(f"{text} has its own configuration again.")

@@ -18,6 +18,7 @@ from loadgen.exit_codes import CODES, Status, exit_code
 from loadgen.processes import scratch_folder
 from loadgen.records.comparison import check_same
 from model_repo.server.launchers import check_launcher
+from optimizer.call_options import CallOptions
 from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED, explained
 from optimizer.machine.hardware import use_gpus
@@ -46,45 +47,35 @@ from search.trials.events import OnEvent
 def run(
     config: OptimizeConfig,
     notes: list[str],
+    call: CallOptions,
     *,
-    as_json: bool,
-    resume: bool,
-    baseline: Path | None = None,
-    accept_provisional: bool = False,
-    quiet: bool = False,
-    verbose: bool = False,
-    events_file: Path | None = None,
     search: Callable[..., RecommendationRecord] | None = None,
 ) -> int:
     """Carry out the run, show its recommendation, and return the exit code.
 
     `search` is `optimizer.run.pipeline.optimize` unless given. `recommendation.json` is written for every outcome
-    once the run's directory is locked. `quiet`: stderr stays empty. `verbose`: it has the lines of the log, too.
-    Every event is appended to `events_file`. Raises UserError if the run recommends nothing.
+    once the run's directory is locked. Raises UserError if the run recommends nothing.
     """
     from optimizer.run.pipeline import optimize
 
-    stderr = SafeConsole(stderr=True, quiet=quiet)
+    stderr = SafeConsole(stderr=True, quiet=call.quiet)
     found, comparison = carry_out(
         config,
         notes,
+        call,
         search or partial(optimize, preparing=stop_on_first_interrupt),
         display=Progress(stderr, budget_s=config.time_budget_s),
         heeding=_finishing,
-        resume=resume,
-        baseline=baseline,
-        accept_provisional=accept_provisional,
-        log_on=stderr if verbose else None,
+        log_on=stderr if call.verbose else None,
         arguments=sys.argv[1:],
-        events_file=events_file,
     )
-    problems = _show(found, config.output, as_json=as_json)
+    problems = _show(found, config.output, as_json=call.json)
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)
     if comparison is not None:
-        SafeConsole(stderr=as_json, highlight=False).print(comparison_view(comparison))
+        SafeConsole(stderr=call.json, highlight=False).print(comparison_view(comparison))
     facts = [found.status, *(problem.status for problem in problems)]
-    return exit_code(facts, accept_provisional=accept_provisional)
+    return exit_code(facts, accept_provisional=call.accept_provisional)
 
 
 @contextmanager
@@ -101,35 +92,31 @@ def _finishing(on_event: OnEvent) -> Iterator[Callable[[], bool]]:
 def carry_out(
     config: OptimizeConfig,
     notes: list[str],
+    call: CallOptions,
     search: Callable[..., RecommendationRecord],
     *,
     display: AbstractContextManager[OnEvent],
     heeding: Callable[[OnEvent], AbstractContextManager[Callable[[], bool]]],
-    resume: bool,
-    baseline: Path | None = None,
-    accept_provisional: bool = False,
     log_on: Console | None = None,
     arguments: Sequence[str] | None = None,
-    events_file: Path | None = None,
 ) -> tuple[RecommendationRecord, RunComparisonRecord | None]:
     """Carry out the run in its directory; return its recommendation, and the comparison with the baseline's.
 
-    `display` gets the events, and so does `events_file`; `log_on` gets the log's lines, which begin with the
-    command's `arguments`, if any. `heeding` yields what says
-    whether the search should finish. Nothing else is printed, and no signal is handled, except by these. Raises
-    UserError if the run recommends nothing.
+    `display` gets the events; `log_on` gets the log's lines, which begin with the command's `arguments`, if any.
+    `heeding` yields what says whether the search should finish. Nothing else is printed, and no signal is handled,
+    except by these. Raises UserError if the run recommends nothing.
     """
-    before = None
+    before, resume, baseline = None, call.resume is not None, call.baseline
     if baseline is not None:
         before = _read_baseline(baseline, keep_input_data(config) if resume else config)
-    if events_file is not None:
-        check_events(events_file, config.output)
+    if call.events is not None:
+        check_events(call.events, config.output)
     gpus = use_gpus(config.gpu, config.workers)
     model = config.model if config.repository is None else config.repository / config.model
     make_directory(config.output, resume=resume, model=model)
     with locked(config.output), logging_to(config.output / LOG_FILE, also=log_on, arguments=arguments):
         save_config(config, config.output)
-        with display as shown, events_to(events_file, to_log_and(shown)) as on_event:
+        with display as shown, events_to(call.events, to_log_and(shown)) as on_event:
             for note in notes:
                 on_event(events.Note(text=note))
             with heeding(on_event) as stop:
@@ -144,7 +131,7 @@ def carry_out(
                 except Exception as error:
                     _keep_failure(config.output, as_user_error(error, "optimize"), on_event)
                     raise
-            found = _with_final_status(found, comparison, accept_provisional=accept_provisional)
+            found = _with_final_status(found, comparison, accept_provisional=call.accept_provisional)
             write_recommendation(config.output, found)
             _write_report(config.output, on_event)
     return found, comparison
@@ -198,15 +185,7 @@ def _write_report(directory: Path, on_event: OnEvent) -> None:
         on_event(events.Note(text=f"report.html was not written: {error}", warning=True))
 
 
-def show_plan(
-    config: OptimizeConfig,
-    notes: list[str],
-    *,
-    as_json: bool = False,
-    resume: bool = False,
-    baseline: Path | None = None,
-    events_file: Path | None = None,
-) -> None:
+def show_plan(config: OptimizeConfig, notes: list[str], call: CallOptions) -> None:
     """Print the plan of a run, as text or as JSON; no server is started, and no file of a run is written.
 
     Raises UserError for what would end the run before its server starts.
@@ -218,7 +197,7 @@ def show_plan(
 
     def note(text: str) -> None:
         shown.append(text)
-        if not as_json:
+        if not call.json:
             console.print(f"note: {text}", highlight=False, markup=False)
 
     def on_event(event: events.Event) -> None:
@@ -227,20 +206,20 @@ def show_plan(
 
     for text in notes:
         note(text)
-    if resume:
+    if call.resume is not None:
         config = kept_input_data(config)
-    if baseline is not None:
-        _read_baseline(baseline, config)
-    check_directory(config.output, resume=resume)
-    if events_file is not None:
-        check_events(events_file, config.output)
+    if call.baseline is not None:
+        _read_baseline(call.baseline, config)
+    check_directory(config.output, resume=call.resume is not None)
+    if call.events is not None:
+        check_events(call.events, config.output)
     with explained():
         check_launcher(config.server)
     use_gpus(config.gpu, config.workers)
     with scratch_folder("plan") as folder:
         prepared = prepare(config, work_dir=folder, may_build=False, on_event=on_event)
         workload = checked_workload(config, prepared.engines[0])
-        if as_json:
+        if call.json:
             text = to_json(plan_record(prepared, config, workload, shown), indent=2).decode()
             print(text)  # noqa: T201
             return

@@ -27,6 +27,7 @@ from model_repo.server.options import ServerOptions
 from model_repo.server.triton import serve
 from model_repo.spec import ServingConfig
 from optimizer.cached import ResultCache
+from optimizer.call_options import CallOptions
 from optimizer.cli import run_command
 from optimizer.command import session
 from optimizer.config import OptimizeConfig
@@ -136,7 +137,8 @@ def searched(config: OptimizeConfig, bench: SimulatedBench, *, resume: bool) -> 
 
     @app.command()
     def command() -> None:
-        raise typer.Exit(session.run(config, [], as_json=False, resume=resume, search=search))
+        call = CallOptions(resume=config.output if resume else None)
+        raise typer.Exit(session.run(config, [], call, search=search))
 
     return run_app(app, [], name="optimize", when_stopped="Go on.")
 

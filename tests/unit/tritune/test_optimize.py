@@ -85,9 +85,11 @@ def test_in_the_main_thread_no_handler_is_set_and_a_listener_that_fails_ends_not
         seen_handlers.append(signal.getsignal(signal.SIGINT))
         raise ZeroDivisionError("a bug of the caller")
 
-    found = tritune.optimize(on_event=on_event, **options)
+    kept = options["output"].with_name("events.jsonl")
+    found = tritune.optimize(on_event=on_event, events=kept, **options)
     assert found.status == "certified"
     assert set(seen_handlers) == {before}
+    assert '"event":"trial_ended"' in kept.read_text()
     again = tritune.optimize(resume=options["output"], time_budget="300s")
     assert again.winner.number == found.winner.number
 

@@ -21,6 +21,7 @@ from loadgen.errors import BadInput, EnvironmentFailed
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
+from optimizer.call_options import CallOptions
 from optimizer.cli import run_command
 from optimizer.command import session
 from optimizer.config import OptimizeConfig
@@ -31,7 +32,7 @@ from optimizer.run.run_directory import locked
 from search.records.recommendation import AnyRecommendation, NoRecommendationRecord, RecommendationRecord
 from search.records.run_files import read_outcome, read_recommendation
 
-CALL = ("baseline", "accept_provisional", "quiet", "verbose", "events_file")
+CALL = ("baseline", "accept_provisional", "quiet", "verbose", "events")
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +81,7 @@ def ended(
         carried_out = search or partial(
             optimize, bench_for=bench_for, clock=clock, measure_machine=measure_machine
         )
-        raise typer.Exit(session.run(config, [], as_json=True, resume=False, search=carried_out, **call))
+        raise typer.Exit(session.run(config, [], CallOptions(json=True, **call), search=carried_out))
 
     code = run_app(app, [], name="optimize", when_stopped="Go on.")
     outcome = read_outcome(config.output)
@@ -269,7 +270,7 @@ def test_2_a_baseline_of_another_limit_or_traffic_is_refused_before_anything_is_
         given.trace.write_text("0.1\n0.2\n0.4\n")
     never = raising(AssertionError())
     with pytest.raises(BadInput, match=str(before)):
-        session.run(given, [], as_json=False, resume=False, baseline=before, search=never)
+        session.run(given, [], CallOptions(baseline=before), search=never)
     assert not given.output.exists()
 
 
