@@ -11,6 +11,7 @@ from deploy.promql import SHOWN_QUANTILES, selector
 from loadgen.records.formats import format_rate
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+DATASOURCE_VARIABLE = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 WIDTH = 24
 HEIGHT = 8
 
@@ -31,7 +32,7 @@ def render_dashboard(plan: Plan, *, quantile_name: str) -> str:
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "",
-        "templating": {"list": [_datasource_variable(), _namespace_variable(plan)]},
+        "templating": {"list": [DATASOURCE_VARIABLE, _namespace_variable(plan)]},
         "panels": panels,
     }
     return json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"
@@ -169,10 +170,6 @@ def _placed(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for index, panel in enumerate(panels)
     ]
-
-
-def _datasource_variable() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 
 
 def _namespace_variable(plan: Plan) -> dict[str, Any]:

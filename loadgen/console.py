@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -83,12 +82,10 @@ class LiveDisplay(ABC):
             self._live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             with self.unharmed():
-                self._live.__exit__(kind, error, trace)
+                self._live.__exit__(None, None, None)
 
     def _drawn(self) -> RenderableType:
         """Return the picture; an empty one if drawing fails, so that the measurement goes on."""

@@ -47,11 +47,6 @@ def weights_name(number: int) -> str:
     return f"weights-{number}.bin"
 
 
-def is_data_file(name: str) -> bool:
-    """True if a file of an engine may have this name in a version folder, which also holds our code."""
-    return _DATA_FILE.fullmatch(name) is not None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     """One input or output of a model, as a request carries it.
@@ -146,7 +141,7 @@ class Engine:
         if not self.model_name or "/" in self.model_name or self.model_name.startswith("."):
             raise ValueError(f"model_name {self.model_name!r} cannot be the name of a visible folder")
         for name, _ in self.files:
-            if not is_data_file(name):
+            if not _DATA_FILE.fullmatch(name):
                 raise ValueError(f"{self.model_name}: {name!r} is not a name that a file of an engine may have")
         if len(dict(self.files)) != len(self.files):
             raise ValueError(f"{self.model_name}: two of the files {[n for n, _ in self.files]} have one name")

@@ -130,7 +130,7 @@ def record_of(
     if finding.run is not None:
         figures = _figures(order, finding.run, texts)
     record = LoadTestRecord(
-        tool=tool_name(),
+        tool=f"tritune {version('tritune')}",
         started_at=started_at.astimezone(UTC),
         outcome="measured",
         exit_code=0,
@@ -195,11 +195,6 @@ def _drawn(make: Callable[[], _Curve], notes: list[str]) -> _Curve | None:
     except Exception as error:
         notes.append(f"A curve is left out, by a bug in tritune: {type(error).__name__}: {error}")
         return None
-
-
-def tool_name() -> str:
-    """`tritune 0.1.0`."""
-    return f"tritune {version('tritune')}"
 
 
 def target_record(target: Target) -> TargetRecord:

@@ -50,11 +50,12 @@ def answer(
         until = f"after {format_seconds(sent_s)} of {format_seconds(order.plan.duration_s)}"
         return "interrupted", (f"stopped {until}; the figures cover the requests sent until then",)
     problems = run.measurement.problems
+    worse = [one.figure for one in comparison if one.answer == "worse"]
     found: dict[Outcome, tuple[str, ...]] = {
         "untrustworthy": (_UNTRUSTED if run.measurement.n else _NOTHING, *problems) if problems else (),
         "violated": _violated(order, finding, run),
         "inconclusive": _inconclusive(order, finding, comparison, bounded_after_s),
-        "worse": _worse(comparison),
+        "worse": tuple(f"{figure} is worse than the baseline's" for figure in worse),
     }
     facts = [outcome for outcome, reasons in found.items() if reasons]
     if not facts:
@@ -74,12 +75,6 @@ def _good(order: LoadTest, finding: LoadTestResult) -> tuple[Outcome, tuple[str,
         counts = f"{names} in this run; the observation counts, as --accept-observed asks"
         return "met", (counts, *accepted, *closed)
     return "met", (f"{names}, with {100 * order.limits.confidence:g} % confidence", *closed)
-
-
-def _worse(comparison: tuple[ComparisonRecord, ...]) -> tuple[str, ...]:
-    return tuple(
-        f"{compared.figure} is worse than the baseline's" for compared in comparison if compared.answer == "worse"
-    )
 
 
 def _violated(order: LoadTest, finding: LoadTestResult, run: LoadRun) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from types import TracebackType
 from typing import Self
 
 from loadgen.errors import BadInput
@@ -39,15 +38,13 @@ class WebDashboard:
             "loadgen.command.web_process", HOST, str(self._port), self._target.url
         )
         if not self._channel.waits(_START_S) or not self._receive():
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise BadInput(
                 f"The web UI did not start on {self.url}.", "Use another --web-port, or leave --web out."
             )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._channel is not None:
             self._channel.close()
         if self._process is not None:

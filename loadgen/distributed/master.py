@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 import gevent
@@ -47,11 +46,8 @@ class DistributedGenerator:
             ) from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Workers end with their master."""
-        self._master.quit()
+    def __exit__(self, *_: object) -> None:
+        self._master.quit()  # workers end with their master
 
     def wait_for_workers(self, stop: Callable[[], bool]) -> bool:
         """Wait until all expected workers are connected; False if `stop` returns True before."""

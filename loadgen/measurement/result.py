@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Required, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,20 +53,6 @@ _CHECKS = 2
 """We send at most this many requests outside the load; the server may count them with it."""
 
 
-class Circumstances(TypedDict, total=False):
-    """The facts about a run that are not in its log. `stopped`: it ended before its plan did."""
-
-    client: Required[ClientUse]
-    limit_ms: float | None
-    server: ServerTimings | None
-    gpu: GpuUse | None
-    remarks: tuple[str, ...]
-    error_example: str | None
-    stopped: bool
-    addresses: tuple[AddressUse, ...]
-    in_front: tuple[str, ...]
-
-
 def circumstances_of(
     results: Sequence[ShardResult],
     *,
@@ -75,8 +61,8 @@ def circumstances_of(
     gpu: GpuUse | None,
     stopped: bool,
     remarks: tuple[str, ...] = (),
-) -> Circumstances:
-    """Combine the results of the processes, at least one, that sent a load."""
+) -> dict[str, Any]:
+    """Combine the results of the processes, at least one, that sent a load, for `measurement_of`."""
     client = ClientUse(
         cpu_share=max(result.cpu_s / result.wall_s if result.wall_s else 0.0 for result in results),
         cpu_s=sum(result.cpu_s for result in results),
@@ -140,19 +126,28 @@ def _connection_remarks(requests: int, client: ClientUse) -> tuple[str, ...]:
 
 
 def measurement_of(
-    log: RequestLog, plan: LoadPlan | ClosedLoopPlan, **circumstances: Unpack[Circumstances]
+    log: RequestLog,
+    plan: LoadPlan | ClosedLoopPlan,
+    *,
+    client: ClientUse,
+    limit_ms: float | None = None,
+    server: ServerTimings | None = None,
+    gpu: GpuUse | None = None,
+    remarks: tuple[str, ...] = (),
+    error_example: str | None = None,
+    stopped: bool = False,
+    addresses: tuple[AddressUse, ...] = (),
+    in_front: tuple[str, ...] = (),
 ) -> Measurement:
-    """Return all figures of a run. The rates of a stopped run count up to the last send."""
+    """Return all figures of a run. The rates of one that `stopped` before its end count up to the last send."""
     n, timeout_ns = len(log), round(plan.timeout_s * 1e9)
     latency = _in_ms(log.latency_charged_ns(timeout_ns))
     lag = _lag_ms(log, plan)
     service = _in_ms(log.service_ns, (0.5, 0.99))
     last_sent_s = float(log.sent_ns.max()) / 1e9 if n else 0.0
     errors = errors_by_kind(log)
-    duration_s = last_sent_s if circumstances.get("stopped") else max(plan.duration_s, last_sent_s)
-    client = circumstances["client"]
+    duration_s = last_sent_s if stopped else max(plan.duration_s, last_sent_s)
     streams = None if log.streams is None else stream_figures(log.scheduled_ns, log.failed, log.streams)
-    limit_ms = circumstances.get("limit_ms")
     most_ms = plan.most_send_lag_ms or most_send_lag_ms(limit_ms)
     if server_is_overloaded(service[0], lag[1], limit_ms):
         most_ms = math.inf
@@ -172,18 +167,14 @@ def measurement_of(
         achieved_rate_per_s=n / duration_s if duration_s > 0 else math.nan,
         duration_s=duration_s,
         errors=errors,
-        error_example=circumstances.get("error_example") or _lost_text(n, errors, circumstances.get("server")),
+        error_example=error_example or _lost_text(n, errors, server),
         client=client,
-        server=circumstances.get("server"),
-        gpu=circumstances.get("gpu"),
+        server=server,
+        gpu=gpu,
         problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
-        remarks=(*circumstances.get("remarks", ()), *(() if streams is None else streams.remarks)),
-        addresses=circumstances.get("addresses", ()),
-        in_front=(
-            *circumstances.get("in_front", ()),
-            *_by_the_cache(circumstances.get("server")),
-            *(() if streams is None else streams.in_front),
-        ),
+        remarks=(*remarks, *(() if streams is None else streams.remarks)),
+        addresses=addresses,
+        in_front=(*in_front, *_by_the_cache(server), *(() if streams is None else streams.in_front)),
         streams=streams,
     )
 

@@ -165,12 +165,9 @@ def terminal_table(table: Table) -> TerminalTable:
             style="bold" if names else "", no_wrap=names,
         )  # fmt: skip
     for row in table.rows:
-        drawn.add_row(*(Text(cell.text, style=_tone(cell)) for cell in row))
+        tones = [[TONES[word] for word in cell.style.split() if word in TONES] for cell in row]
+        drawn.add_row(*(Text(cell.text, style="".join(tone[:1])) for cell, tone in zip(row, tones, strict=True)))
     return drawn
-
-
-def _tone(cell: Cell) -> str:
-    return next((TONES[word] for word in cell.style.split() if word in TONES), "")
 
 
 def markdown_table(table: Table | None) -> Iterator[str]:

@@ -123,10 +123,6 @@ def batches(server: ServerTimings) -> Table | None:
     return Table(headings=headings, rows=rows) if rows else None
 
 
-def _counted(errors: dict[str, int]) -> list[str]:
-    return [f"{number:,} {kind}" for kind, number in errors.items()]
-
-
 def probes(found: CapacityRecord) -> Table | None:
     """Each load of the search for the highest rate; None if there was none."""
     rows = tuple(
@@ -136,7 +132,10 @@ def probes(found: CapacityRecord) -> Table | None:
             number(probe.requests, count),
             number(probe.violations, count),
             number(probe.latency_ms, format_ms),
-            Cell(text=", ".join((probe.answer, *_counted(probe.errors))), style=probe.answer),
+            Cell(
+                text=", ".join((probe.answer, *(f"{failed:,} {kind}" for kind, failed in probe.errors.items()))),
+                style=probe.answer,
+            ),
         )
         for probe in found.probes
     )

@@ -20,10 +20,6 @@ from loadgen.reports.views import html_page
 from loadgen.spec.load_test import Outputs
 
 
-class ReportNotWritten(EnvironmentFailed):
-    """A report could not be written; the measurement itself stands."""
-
-
 def record_json(record: LoadTestRecord) -> str:
     """Return the text that `--json` prints and `--output` writes."""
     return printable_json(record.model_dump_json(indent=2)) + "\n"
@@ -62,7 +58,7 @@ def write_reports(record: LoadTestRecord, log: RequestLog | None, outputs: Outpu
             write()
         except OSError as error:
             problems.append(
-                ReportNotWritten(
+                EnvironmentFailed(
                     f"{what} was not written: {error.strerror or error}.",
                     "The result below is valid; make room and take it from there, or run again.",
                 )

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -69,9 +68,7 @@ class LoadGenerator:
         self._workers = [self._start() for _ in range(self._count)]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.close()
         self._workers = []

@@ -162,9 +162,7 @@ class _Search:
         self.on_probe(seen)
 
     def _enough(self, log: RequestLog) -> bool:
-        if self.stop():
-            return True
-        return combined_answer(certify_each(log, self.limits)) != "inconclusive"
+        return self.stop() or combined_answer(certify_each(log, self.limits)) != "inconclusive"
 
     def _near(self, rate_per_s: float) -> bool:
         """True if the capacity is known to be somewhere near this rate."""

@@ -132,8 +132,12 @@ def verdict_of_counts(
     `order_statistics_ms` returns the quantile, its upper and its lower bound, for the most violations that are
     surely few enough and the fewest that are surely too many.
     """
-    thresholds = _thresholds(limit, confidence, n, found)
-    share_lower, share_upper = _share_bounds(confidence, n, violations, found)
+    thresholds, shares = (-1, n + 1), (0.0, 1.0)  # not even no violation decides anything
+    if found is not None:
+        few = most_violations(n, limit.allowed, found.size, confidence)
+        thresholds = few, fewest_violations(n, limit.allowed, found.size_to_break, confidence)
+        least = share_at_least(violations, n, found.size_to_break, confidence)
+        shares = least, share_at_most(violations, n, found.size, confidence)
     answer, reason = _answer(limit, confidence, n, violations, thresholds, found)
     point, upper, lower = order_statistics_ms(thresholds)
     return Verdict(
@@ -146,31 +150,12 @@ def verdict_of_counts(
         overloaded=False,
         n=n,
         violations=violations,
-        share_lower=share_lower,
-        share_upper=share_upper,
+        share_lower=shares[0],
+        share_upper=shares[1],
         vif=math.nan if found is None else found.vif,
         latency_ms=point,
         latency_lower_ms=lower,
         latency_upper_ms=upper,
-    )
-
-
-def _share_bounds(confidence: float, n: int, violations: int, found: Clustering | None) -> tuple[float, float]:
-    if found is None:
-        return 0.0, 1.0
-    return (
-        share_at_least(violations, n, found.size_to_break, confidence),
-        share_at_most(violations, n, found.size, confidence),
-    )
-
-
-def _thresholds(limit: LatencyLimit, confidence: float, n: int, found: Clustering | None) -> tuple[int, int]:
-    """Return the most violations that are surely few enough (-1: not even none), the fewest surely too many."""
-    if found is None:
-        return -1, n + 1
-    return (
-        most_violations(n, limit.allowed, found.size, confidence),
-        fewest_violations(n, limit.allowed, found.size_to_break, confidence),
     )
 
 

@@ -16,20 +16,8 @@ from loadgen.spec.target import Target, http_head
 PATHS = {"openai-chat": "/chat/completions", "openai-completions": "/completions"}
 
 _WORDS = (
-    "time",
-    "year",
-    "people",
-    "way",
-    "day",
-    "thing",
-    "life",
-    "child",
-    "world",
-    "school",
-    "state",
-    "part",
-    "hand",
-)
+    "time", "year", "people", "way", "day", "thing", "life", "child", "world", "school", "state", "part", "hand",
+)  # fmt: skip
 """Words of which each is one token for most models."""
 
 _TEXTS = 8

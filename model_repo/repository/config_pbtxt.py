@@ -54,6 +54,13 @@ def parse_config_pbtxt(text: str, *, allow_unknown_fields: bool = False) -> Any:
         raise ValueError(f"This is not a config.pbtxt: {error}") from error
 
 
+def datatype_of(tensor: Any) -> str:
+    """Return the datatype of an input or output in such a message, by its name in the protocol."""
+    types = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+    name: str = types[tensor.data_type].name.removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
 def warmup_batch_sizes(max_batch_size: int) -> tuple[int, ...]:
     """Return the batch sizes to warm up, ascending: 1, powers of two, and the maximum; (1,) for no batching."""
     powers = {2**exponent for exponent in range(max(1, max_batch_size).bit_length())}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from model_repo.repository.config_pbtxt import parse_config_pbtxt
+from model_repo.repository.config_pbtxt import datatype_of, parse_config_pbtxt
 from model_repo.repository.own_config import BATCHER, GROUPS, with_counts
 from model_repo.repository.pbtxt_text import added, fields, without_field
 from model_repo.spec import ENSEMBLE, OWN, Engine, EnsembleStep, OwnModel, TensorSpec
@@ -94,7 +94,10 @@ def own_engine(folder: Path, text: str, *, on_gpu: bool, variant: str = "") -> E
     batcher = message.dynamic_batching
     rows = message.max_batch_size
     kinds = {group.Kind.Name(group.kind) for group in message.instance_group}
-    inputs, outputs = (tuple(map(_spec, tensors)) for tensors in (message.input, message.output))
+    inputs, outputs = (
+        tuple(TensorSpec(name=one.name, datatype=datatype_of(one), shape=tuple(one.dims)) for one in tensors)
+        for tensors in (message.input, message.output)
+    )
     steps = ensemble_steps(message)
     missing = [name for name, found in (("input", inputs), ("output", outputs)) if not found]
     if missing or not (message.instance_group or steps):
@@ -196,7 +199,8 @@ def completed(text: str, loaded: Mapping[str, Any]) -> str:
         written.discard("max_batch_size")
     groups = message.instance_group, new.instance_group
     if len(groups[0]) == len(groups[1]):
-        text = with_counts(text, [_missing(old.count, found.count) for old, found in zip(*groups, strict=True)])
+        counts = [(old.count, found.count) for old, found in zip(*groups, strict=True)]
+        text = with_counts(text, [found if written < 1 <= found else None for written, found in counts])
     if written & {"backend", "platform"}:
         written |= {"backend", "platform"}
     for name in ("name", "model_warmup", *written):
@@ -217,16 +221,5 @@ def _clear_what_follows(message: Any) -> None:
             group.ClearField(name)
 
 
-def _missing(written: int, found: int) -> int | None:
-    """Return the server's count of an instance group, if none is written."""
-    return found if written < 1 <= found else None
-
-
 def _tensors(tensors: Any) -> list[tuple[str, int, tuple[int, ...]]]:
     return [(tensor.name, tensor.data_type, tuple(tensor.dims)) for tensor in tensors]
-
-
-def _spec(tensor: Any) -> TensorSpec:
-    datatype = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
-    name = datatype.removeprefix("TYPE_")
-    return TensorSpec(name=tensor.name, datatype="BYTES" if name == "STRING" else name, shape=tuple(tensor.dims))

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from model_repo.native_library import LIBRARY
-from model_repo.repository.config_pbtxt import parse_config_pbtxt
+from model_repo.repository.config_pbtxt import datatype_of, parse_config_pbtxt
+from model_repo.repository.own_model import CONFIG_FILE
 from model_repo.spec import VERSION, Backend, Engine, ServingConfig, TensorSpec
-
-CONFIG_FILE = "config.pbtxt"
 
 _CODE = ("model.py", "slots_model.py", LIBRARY, "tritune_gpu")
 """Our own entries in a version folder; the others are the engine's."""
 
 _BACKEND_OPTIONS = {"input_path", "gpu_wait", "eager_batching"}
-_PREFIX = "TYPE_"
 _KIND_GPU = "KIND_GPU"
 
 
@@ -97,11 +95,10 @@ def _engine_files(version_dir: Path) -> list[tuple[str, Path]]:
 
 def _spec(tensor: Any, warmup: Any) -> TensorSpec:
     shape = () if tensor.HasField("reshape") else tuple(tensor.dims)
-    datatype = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
     sample = tuple(warmup[tensor.name].dims) if -1 in shape and tensor.name in warmup else None
     return TensorSpec(
         name=tensor.name,
-        datatype={"TYPE_STRING": "BYTES"}.get(datatype, datatype.removeprefix(_PREFIX)),
+        datatype=datatype_of(tensor),
         shape=shape,
         sample_shape=sample,
     )

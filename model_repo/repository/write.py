@@ -166,7 +166,6 @@ def _write_own(folder: Path, config: ServingConfig, own: Path, *, copy: bool) ->
 def keep_own(own: Path, target: Path) -> None:
     """Copy a user's own model, whole, to a folder that is not there yet. Raises RepositoryWriteFailed."""
     with writing(target):
-        list(own_files(own))  # before anything is written, so that nothing is if it cannot be read
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:

@@ -21,8 +21,8 @@ from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model
 from optimizer.model.samples import Samples, given_samples, samples_from_data, synthetic_samples
 from optimizer.precision.half_plan import observed_peaks
-from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision
-from optimizer.precision.variants import Device, Variant, VariantOptions, variant_from_model
+from optimizer.precision.names import CalibrationMethod, Device, IoPrecision, Precision
+from optimizer.precision.variants import Variant, VariantOptions, variant_from_model
 from search.records.accuracy import AccuracyRecord
 from search.trials import events
 from search.trials.events import OnEvent, timed_step

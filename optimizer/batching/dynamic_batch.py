@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from loadgen.files import sha256_of
 from loadgen.processes import scratch_folder
 from model_repo.spec import weights_name
 from optimizer.batching.inner_tensors import common_inner_tensors, write_exposing
@@ -19,7 +18,7 @@ from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.model.checks import check_runs
 from optimizer.model.files import Graph, load_weights, write_model
 from optimizer.model.graph_shapes import is_small
-from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor
+from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor, in_files
 from optimizer.model.ort_child import Tensors
 from optimizer.model.shapes import require_shapes
 
@@ -141,14 +140,8 @@ def _converted(model: Model, proto: ModelProto) -> ModelProto:
 
 def _written(model: Model, proto: ModelProto, target: Path) -> Model:
     external = write_model(proto, target, dict(model.external))
-    return replace(
-        model,
-        graph=Graph(target.absolute(), proto),
-        external=tuple((location, file.absolute()) for location, file in external.items()),
-        opset=model.opset if _runs(model) else OLDEST_RUNNABLE_OPSET,
-        size_bytes=target.stat().st_size + sum(file.stat().st_size for file in external.values()),
-        sha256=sha256_of(target, external),
-    )
+    opset = model.opset if _runs(model) else OLDEST_RUNNABLE_OPSET
+    return in_files(model, target, proto, external, opset=opset)
 
 
 def _with_batch(model: Model) -> Model:

@@ -29,12 +29,9 @@ class TensorRt:
         if self.backend == "tensorrt":
             return
         config.num_compute_capabilities = 1
-        target = self._target(compute_capability)
-        config.set_compute_capability(self.module.ComputeCapability.CURRENT if target is None else target, 0)
-
-    def _target(self, compute_capability: str) -> Any:
-        targets = getattr(self.module, "ComputeCapability", None)
-        return getattr(targets, f"SM{compute_capability.replace('.', '')}", None)
+        kinds = self.module.ComputeCapability
+        kind = getattr(kinds, f"SM{compute_capability.replace('.', '')}", kinds.CURRENT)
+        config.set_compute_capability(kind, 0)
 
 
 def find_tensorrt(backend: TensorRtBackend) -> TensorRt | None:
@@ -115,8 +112,11 @@ def build_plan(library: TensorRt, order: EngineOrder, *, timing_cache: bytes = b
     (config.set_flag if order.precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
     library.set_target(config, order.compute_capability)
     if any(-1 in tuple(network.get_input(index).shape) for index in range(network.num_inputs)):
-        for profile in order.profiles:
-            config.add_optimization_profile(_optimization_profile(builder, profile))
+        for shapes in order.profiles:
+            profile = builder.create_optimization_profile()
+            for name, (least, usual, largest) in shapes.items():
+                profile.set_shape(name, least, usual, largest)
+            config.add_optimization_profile(profile)
     timings = _use_timing_cache(library, config, timing_cache)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
@@ -190,13 +190,6 @@ def _check(order: EngineOrder, counts: Mapping[str, int], *, what: str) -> None:
             f"{found or 'none'}.",
             "The precision must be in the ONNX graph (casts, or Q/DQ nodes); this variant is left out.",
         )
-
-
-def _optimization_profile(builder: Any, shapes: Mapping[str, tuple[Dims, Dims, Dims]]) -> Any:
-    profile = builder.create_optimization_profile()
-    for name, (least, usual, largest) in shapes.items():
-        profile.set_shape(name, least, usual, largest)
-    return profile
 
 
 def _use_timing_cache(library: TensorRt, config: Any, known: bytes) -> Any:

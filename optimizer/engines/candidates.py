@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import product
 from threading import BoundedSemaphore
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.spec import Engine
@@ -25,13 +25,12 @@ from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times,
 from optimizer.errors import RunFailed
 from optimizer.machine.hardware import Hardware
 from optimizer.model.onnx_model import Model
-from optimizer.precision.names import Precision
+from optimizer.precision.names import Device, Precision
 from search.records.accuracy import AccuracyRecord
 from search.simulator.surrogate import RACE_SHARE, engine_alone_per_s
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
 
-Device = Literal["cpu", "gpu"]
 Judge: TypeAlias = Callable[[EngineRunner, Precision], AccuracyRecord]
 """Compares the outputs of an engine of this precision with those of fp32."""
 

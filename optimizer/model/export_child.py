@@ -227,8 +227,9 @@ def write_checks(made: Exportable, folder: Path) -> int:
             with torch.no_grad():
                 results = made.call(**feed) if made.by_name else made.call(*feed.values())
         except Exception as error:
+            at = "" if batch is None else f" at batch {batch}"
             raise ExportFailed(
-                f"The model does not run on its example inputs{_at(batch)}: {_raised(error)}.",
+                f"The model does not run on its example inputs{at}: {_raised(error)}.",
                 "It must take any batch: the first axis of every input is the batch.",
             ) from error
         leaves = _tensors(results)
@@ -237,18 +238,15 @@ def write_checks(made: Exportable, folder: Path) -> int:
     return len(sizes)
 
 
-def _at(batch: int | None) -> str:
-    return "" if batch is None else f" at batch {batch}"
-
-
 def _tensors(results: Any) -> list[torch.Tensor]:
     """Return all results, in the exporter's order.
 
     Raises ExportFailed for a result that is no tensor or is bfloat16, and if there is none.
     """
     import torch
+    from torch.utils import _pytree
 
-    leaves = [leaf for leaf in _leaves(results) if leaf is not None]
+    leaves = [leaf for leaf in _pytree.tree_leaves(results) if leaf is not None]  # None's place is the exporter's
     wrong = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
     if wrong or not leaves:
         raise ExportFailed(
@@ -261,13 +259,6 @@ def _tensors(results: Any) -> list[torch.Tensor]:
             "Give the fp32 model (module.float()), and --precisions bf16.",
         )
     return leaves
-
-
-def _leaves(results: Any) -> list[Any]:
-    """Return the tensors of nested tuples, lists and dicts, in the order in which the exporter numbers outputs."""
-    from torch.utils import _pytree
-
-    return list(_pytree.tree_leaves(results))
 
 
 def _shaken(value: torch.Tensor, batch: int | None, random: torch.Generator) -> torch.Tensor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
@@ -134,6 +134,18 @@ class Model:
     def files(self) -> tuple[tuple[str, Path], ...]:
         """Each file's name in a version folder and its path, as `model_repo.spec.Engine.files` needs them."""
         return (("model.onnx", self.path), *self.external)
+
+
+def in_files(model: Model, path: Path, proto: ModelProto, external: Mapping[str, Path], **changes: Any) -> Model:
+    """Return the model as it lies in other files; `proto` is the graph in `path`, which may be another one."""
+    return replace(
+        model,
+        graph=Graph(path.absolute(), proto),
+        external=tuple((location, file.absolute()) for location, file in external.items()),
+        size_bytes=path.stat().st_size + sum(file.stat().st_size for file in external.values()),
+        sha256=sha256_of(path, external),
+        **changes,
+    )
 
 
 class ModelRecord(BaseModel):

@@ -9,6 +9,8 @@ from loadgen.errors import BadInput
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
+Device = Literal["cpu", "gpu"]
+
 IoPrecision = Literal["keep", "fp16"]
 """The types of a model's fp32 inputs and outputs if it computes in fp16: unchanged, or fp16."""
 

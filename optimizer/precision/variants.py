@@ -11,23 +11,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from loadgen.files import sha256_of
 from loadgen.processes import scratch_folder
 from optimizer.errors import UnsupportedModel
 from optimizer.model.files import Graph, external_files
 from optimizer.model.graph_shapes import tensor_types
-from optimizer.model.onnx_model import Model, ModelTensor
+from optimizer.model.onnx_model import Model, ModelTensor, in_files
 from optimizer.model.samples import Samples
 from optimizer.model.weights import at_opset, opset_of, read_with_weights, save_whole
 from optimizer.precision.half_cast import HalfGraph, cast_to_half, rounding_in_fp32
 from optimizer.precision.half_plan import OPSET_OF_HALF_SCALES, HalfName, half_named
-from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision
+from optimizer.precision.names import CalibrationMethod, Device, IoPrecision, Precision
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-
-Device = Literal["cpu", "gpu"]
 
 OPSET_OF_BF16 = 22
 """The first opset in which convolutions and pooling take bf16."""
@@ -163,17 +160,11 @@ def _cast(proto: ModelProto, half: HalfName, options: VariantOptions) -> HalfGra
 
 def _saved(model: Model, proto: ModelProto, options: VariantOptions, *, name: str, half_io: bool = False) -> Model:
     path = save_whole(proto, options.work_dir / f"{model.name}-{name}")
-    external = external_files(proto, path.parent)
-    return replace(
-        model,
-        graph=Graph(path.absolute(), proto),
-        external=tuple((location, file.absolute()) for location, file in external.items()),
-        all_inputs=tuple(map(as_half, model.all_inputs)) if half_io else model.all_inputs,
-        all_outputs=tuple(map(as_half, model.all_outputs)) if half_io else model.all_outputs,
-        opset=opset_of(proto),
-        size_bytes=path.stat().st_size + sum(file.stat().st_size for file in external.values()),
-        sha256=sha256_of(path, external),
-    )
+    saved = in_files(model, path, proto, external_files(proto, path.parent), opset=opset_of(proto))
+    if not half_io:
+        return saved
+    inputs, outputs = (tuple(map(as_half, tensors)) for tensors in (model.all_inputs, model.all_outputs))
+    return replace(saved, all_inputs=inputs, all_outputs=outputs)
 
 
 def as_half(tensor: ModelTensor) -> ModelTensor:

@@ -52,10 +52,12 @@ def write_report(directory: Path, *, output: Path | None = None, csv: bool = Fal
 def report_of(evidence: Evidence) -> Report:
     """Return the report of a run, for the page and for Markdown."""
     found, outcome = evidence.found, evidence.outcome
+    remarks: tuple[str | None, ...] = ()
     headline = f"No configuration is certified for {text.limits_text(evidence.slo)}"
     lead = [_why_nothing(evidence)]
     if found is not None:
         headline, lead = text.headline(found), [*text.lead(found)]
+        remarks = found.reason, text.share_of_engine(found), text.answers_under_load(found)
     subject = [evidence.model_name]
     if found is not None:
         subject.append(", ".join(found.machine.gpus) or found.machine.cpu)
@@ -68,14 +70,10 @@ def report_of(evidence: Evidence) -> Report:
         tone="" if outcome is None or outcome.status == "certified" else outcome.status,
         lead=tuple(lead),
         caveats=() if found is None else tuple(text.caveats(found)),
-        remarks=() if found is None else tuple(filter(None, _remarks(found))),
+        remarks=tuple(filter(None, remarks)),
         sections=list(_sections(evidence)),
         footer="tritune" if outcome is None else f"tritune {outcome.tritune_version}",
     )
-
-
-def _remarks(found: RecommendationRecord) -> tuple[str | None, ...]:
-    return found.reason, text.share_of_engine(found), text.answers_under_load(found)
 
 
 def _why_nothing(evidence: Evidence) -> str:

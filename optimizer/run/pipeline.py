@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from deploy.plan import BundleOptions
@@ -191,7 +191,7 @@ class SecondsOfRun:
     def watching(self, bench: AbstractContextManager[RunBench]) -> Iterator[RunBench]:
         """Enter `bench`, whose load and loading are added to the stages from now on."""
         with bench as entered:
-            self._bench, self._before = entered, self._spent(entered)
+            self._bench, self._before = entered, replace(entered.spent)
             yield entered
 
     def record(self, seconds: SecondsRecord) -> SecondsRecord:
@@ -214,12 +214,7 @@ class SecondsOfRun:
                 stage.load_s += spent.load_s
                 stage.loading_s += spent.loading_s
         if self._bench is not None:
-            self._before = self._spent(self._bench)
+            self._before = replace(self._bench.spent)
         self._now, self._since = name, now
         if name is not None:
             self._stages.setdefault(name, _Stage())
-
-    @staticmethod
-    def _spent(bench: RunBench) -> Spent:
-        spent = bench.spent
-        return Spent(loading_s=spent.loading_s, load_s=spent.load_s, contention=spent.contention)

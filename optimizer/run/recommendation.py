@@ -71,7 +71,8 @@ def recommendation_record(
     triton_version: str | None,
 ) -> RecommendationRecord:
     """Return the content of `recommendation.json`. `seconds` says where the time of the whole run went."""
-    conclusion = result.conclusion
+    conclusion, served = result.conclusion, result.winner.served
+    changes = (line for model in served.models for line in _changed_lines(model))
     return RecommendationRecord(
         tritune_version=version("tritune"),
         created_at=_now(),
@@ -104,7 +105,7 @@ def recommendation_record(
         contention=result.contention,
         seed=config.seed,
         repository=REPOSITORY,
-        config_diff=None if result.winner.served.engine.own is None else _config_diff(result.winner.served),
+        config_diff=None if served.engine.own is None else "".join(changes),
         accuracy=prepared.accuracy,
         standalone_per_s=_standalone_per_s(config, result.winner),
         front_ends=result.front_ends,
@@ -113,12 +114,8 @@ def recommendation_record(
     )
 
 
-def _config_diff(config: ServingConfig) -> str:
-    """Return what the configuration changes in the user's own `config.pbtxt` files, as a unified diff."""
-    return "".join(line for model in config.models for line in _changed_lines(model))
-
-
 def _changed_lines(config: ServingConfig) -> Iterator[str]:
+    """Yield what the configuration changes in a `config.pbtxt` of the user's own, as a unified diff."""
     own = config.engine.own
     assert own is not None
     # Lines end with a newline alone: a form feed, say, is within one.

@@ -95,8 +95,10 @@ def space_of(
         return space
     if config.start_from is not None:
         space = _with_start(space, config, config.start_from, on_event)
+    # An excluded engine of TensorRT is not built, so the space has none of that name.
+    not_built = tuple(f"engine={library.backend}-" for library in installed_tensorrt()) if machine.gpus else ()
     for unknown in wanted.of_none(space):
-        if _is_left_out_before(unknown, machine):
+        if unknown.startswith(not_built):
             continue
         text = f"--exclude {unknown} excludes nothing of {space.name}, which is not tried with it in any case."
         on_event(events.Note(text=text, warning=True))
@@ -106,12 +108,6 @@ def space_of(
 def _without_knobs_of_members(wanted: Restriction) -> Restriction:
     """Return what is excluded of an ensemble alone: of its own, nothing is varied."""
     return Restriction(excluded=tuple(one for one in wanted.excluded if one[0] in {*KNOBS} - {*MEMBER_KNOBS}))
-
-
-def _is_left_out_before(unknown: str, machine: Hardware) -> bool:
-    """True for an engine of TensorRT that can be built here, and is not if it is excluded."""
-    labels = tuple(f"engine={library.backend}-" for library in installed_tensorrt()) if machine.gpus else ()
-    return unknown.startswith(labels)
 
 
 def _with_start(space: SearchSpace, config: OptimizeConfig, path: Path, on_event: OnEvent) -> SearchSpace:
