@@ -1,12 +1,15 @@
 /* As much of Triton's backend interface as our backend calls, and a driver: for builds with sanitizers.
  *
- *   triton_stub FOLDER N   serves the model in FOLDER/1 (numpy: y = x[:, :8] + 1 for x of 256 numbers) on two instances
- *                          in two threads, N batches each, some with requests that are wrong; kills the runner half-way
- *                          Prints: requests answered, wrong answers, errors, responses that are missing.
- *   triton_stub MAJOR      prints what the backend says of a server with this major version of the interface
+ *   triton_stub FOLDER N WIDTH   serves the model in FOLDER/1 (numpy: y = x + 1 for x of WIDTH numbers) on two instances
+ *                                in two threads, N batches each, some with requests that are wrong; kills the runner
+ *                                half-way. Prints for each: requests answered, wrong answers, errors, responses that
+ *                                are missing. Then the threads that copy, before and after the model is unloaded.
+ *   triton_stub MAJOR            prints what the backend says of a server with this major version of the interface
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +18,18 @@
 
 #include "triton_api.h"
 
-enum { WIDTH = 256, OUT = 8, ROWS = 3, REQUESTS = 4 };
+enum { ROWS = 3, REQUESTS = 4, PROCESSORS = 8 };
 
 static uint32_t interface_major = 1;
+static uint64_t width;
+
+/* In place of libc's: the backend starts as many threads as on a machine of this size. */
+int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set) {
+  (void)pid;
+  CPU_ZERO_S(size, set);
+  for (int i = 0; i < PROCESSORS; i++) CPU_SET_S(i, size, set);
+  return 0;
+}
 
 struct TRITONSERVER_Error { char text[3000]; };
 struct TRITONSERVER_Message { const char *json; };
@@ -85,8 +97,10 @@ TRITONSERVER_Error *TRITONBACKEND_ModelRepository(TRITONBACKEND_Model *model, in
 TRITONSERVER_Error *TRITONBACKEND_ModelConfig(
     TRITONBACKEND_Model *model, const uint32_t version, TRITONSERVER_Message **config) {
   (void)model, (void)version;
+  static char json[40];
+  snprintf(json, sizeof json, "{\"width\": %llu}", (unsigned long long)width);
   *config = malloc(sizeof **config);
-  (*config)->json = "{}";
+  (*config)->json = json;
   return NULL;
 }
 TRITONSERVER_Error *TRITONBACKEND_ModelState(TRITONBACKEND_Model *model, void **state) {
@@ -178,7 +192,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseNew(TRITONBACKEND_Response **response,
 TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(
     TRITONBACKEND_Response *response, TRITONBACKEND_Output **output, const char *name, const int datatype,
     const int64_t *shape, const uint32_t rank) {
-  if (strcmp(name, "y") != 0 || datatype != 11 || rank != 2 || shape[1] != OUT) abort();
+  if (strcmp(name, "y") != 0 || datatype != 11 || rank != 2 || shape[1] != (int64_t)width) abort();
   *output = &response->request->y;
   return NULL;
 }
@@ -215,12 +229,12 @@ static void *work(void *pointer) {
       TRITONBACKEND_Input *x = &requests[i].x;
       uint64_t rows = (uint64_t)(1 + (batch + i) % ROWS);
       x->shape[0] = (int64_t)rows;
-      x->shape[1] = WIDTH;
-      x->size = rows * WIDTH * sizeof(float);
+      x->shape[1] = (int64_t)width;
+      x->size = rows * width * sizeof(float);
       x->bytes = malloc(x->size);
       x->buffers = 1 + (uint32_t)(batch + i) % 3;
       x->datatype = 11;
-      for (uint64_t k = 0; k < rows * WIDTH; k++) x->bytes[k] = (float)(batch * 100 + i * 10) + (float)(k % 7);
+      for (uint64_t k = 0; k < rows * width; k++) x->bytes[k] = (float)(batch * 100 + i * 10) + (float)(k % 7919);
       if (is_bad(batch, i)) *(batch % 2 ? &x->shape[1] : &x->shape[0]) += 1;
       pointers[i] = &requests[i];
     }
@@ -232,8 +246,8 @@ static void *work(void *pointer) {
       worker->failed += request->failed && !is_bad(batch, i);
       worker->wrong += is_bad(batch, i) && !request->failed;
       uint64_t rows = (uint64_t)request->x.shape[0];
-      for (uint64_t k = 0; !request->failed && k < rows * OUT; k++)
-        worker->wrong += request->y.bytes[k] != request->x.bytes[k / OUT * WIDTH + k % OUT] + 1;
+      for (uint64_t k = 0; !request->failed && k < rows * width; k++)
+        worker->wrong += request->y.bytes[k] != request->x.bytes[k] + 1;
       free(request->x.bytes);
       free(request->y.bytes);
     }
@@ -250,6 +264,20 @@ static int kill_runner(void) {
   return found && kill(child, SIGKILL) == 0 && usleep(1200000) == 0 ? 0 : -1;
 }
 
+static int copying_threads(void) {
+  DIR *tasks = opendir("/proc/self/task");
+  char path[300], name[32];
+  int found = 0;
+  for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+    snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+    FILE *file = fopen(path, "r");
+    found += file != NULL && fscanf(file, "%31s", name) == 1 && strcmp(name, "tritune-copy") == 0;
+    if (file != NULL) fclose(file);
+  }
+  closedir(tasks);
+  return found;
+}
+
 int main(int count, char **arguments) {
   if (count == 2) {
     interface_major = (uint32_t)atoi(arguments[1]);
@@ -258,7 +286,8 @@ int main(int count, char **arguments) {
     free(error);
     return 0;
   }
-  if (count != 3) return 2;
+  if (count != 4) return 2;
+  width = strtoull(arguments[3], NULL, 10);
   TRITONBACKEND_Model model = {.folder = arguments[1]};
   struct worker workers[2];
   pthread_t threads[2];
@@ -282,5 +311,10 @@ int main(int count, char **arguments) {
     printf("%d %d %d %d\n", worker->answered, worker->wrong, worker->failed, worker->missing);
     if (TRITONBACKEND_ModelInstanceFinalize(&worker->instance) != NULL) return 2;
   }
-  return TRITONBACKEND_ModelFinalize(&model) == NULL ? 0 : 2;
+  int before = copying_threads();
+  if (TRITONBACKEND_ModelFinalize(&model) != NULL) return 2;
+  /* A joined thread is listed a little longer. */
+  for (int i = 0; i < 10000 && copying_threads() > 0; i++) usleep(1000);
+  printf("%d %d\n", before, copying_threads());
+  return 0;
 }

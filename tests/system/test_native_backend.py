@@ -198,6 +198,15 @@ def test_shapes_that_grow_a_little_at_a_time(tmp_path: Path) -> None:
                 check(server.endpoint, x)
 
 
+def test_batches_of_megabytes_arrive_bit_for_bit(tmp_path: Path) -> None:
+    requests = requests_of(8, 100_003)
+    requests.append(np.concatenate(requests[:4]))  # 7 rows, 2.8 MB in any case
+    with serving(tmp_path) as server, ThreadPoolExecutor(9) as pool:
+        answers = list(pool.map(lambda x: infer(server.endpoint, "m", {"x": x})["y"], requests))
+    for x, y in zip(requests, answers, strict=True):
+        np.testing.assert_array_equal(y, 2 * x)
+
+
 def test_an_error_reaches_the_request_that_caused_it_and_no_other(tmp_path: Path) -> None:
     with serving(tmp_path, instances=1) as server:
         requests = requests_of(8)

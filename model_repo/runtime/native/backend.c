@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "copies.h"
 #include "runner.h"
 #include "slot.h"
 #include "triton_api.h"
@@ -34,11 +35,13 @@ struct model {
   size_t config_size;
   pthread_mutex_t lock;
   struct runner *runners;
+  struct copiers copiers;
 };
 
 /* One request of a batch. */
 struct item {
   TRITONBACKEND_Request *request;
+  TRITONBACKEND_Response *response;
   TRITONSERVER_Error *error;
   uint64_t rows;
   uint64_t first; /* row of the batch */
@@ -59,6 +62,7 @@ struct instance {
   struct slot_message ask, answer;
   struct item *items;
   uint32_t room; /* for items */
+  struct copies copies; /* of a batch: in, then out */
 };
 
 #define TRY(call)                             \
@@ -231,6 +235,10 @@ static TRITONSERVER_Error *make_room(struct instance *in, uint64_t rows, int *re
   return NULL;
 }
 
+static TRITONSERVER_Error *copy_later(struct instance *in, void *to, const void *from, uint64_t bytes) {
+  return copies_add(&in->copies, to, from, bytes) == 0 ? NULL : error_of(ERROR_INTERNAL, "out of memory");
+}
+
 static TRITONSERVER_Error *gather(struct instance *in, struct item *item) {
   for (uint32_t i = 0; i < in->inputs; i++) {
     TRITONBACKEND_Input *input;
@@ -250,7 +258,7 @@ static TRITONSERVER_Error *gather(struct instance *in, struct item *item) {
         return error_of(ERROR_UNSUPPORTED, "%s is in GPU memory, which this backend does not read",
                         in->tensor[i].name);
       if (part > size) return error_of(ERROR_INVALID_ARG, "%s is larger than its shape", in->tensor[i].name);
-      memcpy(to, bytes, part);
+      TRY(copy_later(in, to, bytes, part));
       to += part;
       size -= part;
     }
@@ -271,7 +279,7 @@ static int outputs_are_sound(const struct instance *in, uint64_t rows) {
 }
 
 static TRITONSERVER_Error *add_output(
-    const struct instance *in, const struct item *item, uint32_t i, TRITONBACKEND_Response *response) {
+    struct instance *in, const struct item *item, uint32_t i, TRITONBACKEND_Response *response) {
   const struct slot_tensor *got = &in->answer.tensor[i];
   const struct tensor *tensor = &in->tensor[in->inputs + i];
   int64_t shape[SLOT_RANK];
@@ -290,12 +298,11 @@ static TRITONSERVER_Error *add_output(
   TRY(TRITONBACKEND_ResponseOutput(response, &output, tensor->name, tensor->datatype, shape, got->rank));
   TRY(TRITONBACKEND_OutputBuffer(output, &to, size, &memory, &memory_id));
   if (memory == MEMORY_GPU) return error_of(ERROR_UNSUPPORTED, "%s cannot be written to GPU memory", tensor->name);
-  memcpy(to, in->slot.memory + offset, size);
-  return NULL;
+  return copy_later(in, to, in->slot.memory + offset, size);
 }
 
-static TRITONSERVER_Error *fill(
-    const struct instance *in, const struct item *item, TRITONBACKEND_Response *response) {
+static TRITONSERVER_Error *scatter(
+    struct instance *in, const struct item *item, TRITONBACKEND_Response *response) {
   uint32_t wanted;
   TRY(TRITONBACKEND_RequestOutputCount(item->request, &wanted));
   for (uint32_t k = 0; k < wanted; k++) {
@@ -307,15 +314,22 @@ static TRITONSERVER_Error *fill(
   return NULL;
 }
 
-static void respond(const struct instance *in, struct item *item) {
-  TRITONBACKEND_Response *response = NULL;
-  TRITONSERVER_Error *failed = TRITONBACKEND_ResponseNew(&response, item->request);
-  if (failed == NULL) {
-    if (item->error == NULL) item->error = fill(in, item, response);
-    failed = TRITONBACKEND_ResponseSend(response, COMPLETE_FINAL, item->error);
-  }
+static void log_and_drop(TRITONSERVER_Error *failed) {
   if (failed != NULL) TRITONSERVER_LogMessage(LOG_ERROR, __FILE__, __LINE__, TRITONSERVER_ErrorMessage(failed));
   drop(failed);
+}
+
+/* Send the responses of a batch, once the outputs of all are in them. */
+static void respond(struct instance *in, struct item *items, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    struct item *item = &items[i];
+    log_and_drop(TRITONBACKEND_ResponseNew(&item->response, item->request));
+    if (item->response != NULL && item->error == NULL) item->error = scatter(in, item, item->response);
+  }
+  copies_run(&in->copies, &in->model->copiers);
+  for (uint32_t i = 0; i < count; i++)
+    if (items[i].response != NULL)
+      log_and_drop(TRITONBACKEND_ResponseSend(items[i].response, COMPLETE_FINAL, items[i].error));
 }
 
 /* Execute these requests as one batch, and send their responses. False: try them one by one. */
@@ -333,6 +347,7 @@ static int execute(struct instance *in, struct item *items, uint32_t count) {
   if (error == NULL && sound > 0) error = make_room(in, rows, &refused);
   for (uint32_t i = 0; error == NULL && i < count; i++)
     if (items[i].error == NULL) items[i].error = gather(in, &items[i]);
+  copies_run(&in->copies, &in->model->copiers);
   uint64_t ready_ns = now_ns();
   if (error == NULL && sound > 0) {
     in->ask.head = (struct slot_head){.kind = SLOT_RUN, .tensors = in->inputs, .rows = rows};
@@ -355,8 +370,8 @@ static int execute(struct instance *in, struct item *items, uint32_t count) {
     items[i].start_ns = start_ns;
     items[i].ready_ns = ready_ns;
     items[i].executed_ns = executed_ns;
-    respond(in, &items[i]);
   }
+  respond(in, items, count);
   if (error == NULL && sound > 0)
     drop(TRITONBACKEND_ModelInstanceReportBatchStatistics(
         in->triton, rows, start_ns, ready_ns, executed_ns, now_ns()));
@@ -434,6 +449,7 @@ EXPORT TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_Mod
   if (in == NULL) return NULL;
   disconnect(in);
   free(in->items);
+  free(in->copies.list);
   free(in);
   return TRITONBACKEND_ModelInstanceSetState(triton, NULL);
 }
@@ -445,6 +461,7 @@ static void free_model(struct model *model) {
     runner_end(runner);
     free(runner);
   }
+  copiers_end(&model->copiers);
   free(model->script);
   free(model->config);
   free(model);
@@ -469,6 +486,7 @@ EXPORT TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *tr
   struct model *model = calloc(1, sizeof *model);
   if (model == NULL) return error_of(ERROR_INTERNAL, "out of memory");
   pthread_mutex_init(&model->lock, NULL);
+  copiers_init(&model->copiers);
   TRITONSERVER_Error *error = TRITONBACKEND_ModelName(triton, &model->name);
   if (error == NULL) error = TRITONBACKEND_ModelVersion(triton, &version);
   if (error == NULL) error = TRITONBACKEND_ModelRepository(triton, &artifact, &folder);
