@@ -106,7 +106,7 @@ def usable_variants(
     UnsupportedModel if nothing is left.
     """
     texts = model.takes_texts
-    given = None if texts else request.calibration_data and samples_from_data(request.calibration_data, model)
+    given = request.calibration_data and samples_from_data(request.calibration_data, model)
     precisions = _possible(request, texts=texts, calibrated=given is not None, on_event=on_event)
     if precisions == ["fp32"]:
         return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))

@@ -188,9 +188,14 @@ def samples_from_data(path: Path, model: Model) -> Samples:
     """Return the samples in `path`: an array per input, whose first axis counts them. Nothing is unpickled.
 
     Raises BadInput for missing or unknown names, numbers of samples that differ, shapes and types that do not fit,
-    and values that are not finite.
+    values that are not finite, and a model that takes strings.
     """
     where = f"--calibration-data {path}"
+    if model.takes_texts:
+        raise BadInput(
+            f"{where}: a model that takes strings runs in fp32 alone, which needs no calibration.",
+            "Leave it out. Samples for the load, and for the proof of the batch, go to --input-data.",
+        )
     arrays = _arrays(path, where)
     names = [tensor.name for tensor in model.all_inputs]
     wrong = [name for name in names if name not in arrays] or [name for name in arrays if name not in names]

@@ -1,5 +1,6 @@
 """Tests of the precisions that remain after variants were made and judged."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from foreign_models import string_input
 from onnx_models import small_cnn
 
+from loadgen.errors import BadInput
 from optimizer.accuracy.gate import VariantRequest, usable_variants, variants_at_once
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import ResultCache
@@ -146,10 +148,14 @@ def test_the_inputs_of_the_load_judge_where_they_fit(model: Model, tmp_path: Pat
 def test_texts_are_computed_in_fp32_alone(tmp_path: Path) -> None:
     texts = read_model(string_input(tmp_path / "m.onnx"))
     for device in ("cpu", "gpu"):
-        request = asked(tmp_path, "fp32", "fp16", "int8", device=device, calibration_data=tmp_path / "any.npz")
+        request = asked(tmp_path, "fp32", "fp16", "int8", device=device)
         usable, records, notes = tried(texts, request)
         assert (usable, records) == (["fp32"], ())
         assert [note.partition(" ")[0] for note in notes] == ["fp16", "int8"]
+    with pytest.raises(BadInput) as caught:
+        tried(texts, replace(request, calibration_data=calibration(tmp_path)))
+    assert "--calibration-data" in caught.value.what
+    assert "--input-data" in caught.value.fix
 
 
 def test_what_needs_data_or_a_gpu_is_left_out_and_said(model: Model, tmp_path: Path) -> None:
