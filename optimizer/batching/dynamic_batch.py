@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal
 from loadgen.processes import scratch_folder
 from model_repo.spec import weights_name
 from optimizer.batching.inner_tensors import common_inner_tensors, write_exposing
-from optimizer.batching.proof import Disproved, Proof, check_runs_whole, prove_batching
+from optimizer.batching.proof import Proof, check_runs_whole, prove_batching
 from optimizer.batching.rewrite import BATCH, free_batch
+from optimizer.batching.rows import Disproved
 from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.model.checks import check_runs
 from optimizer.model.files import Graph, load_weights, write_model

@@ -13,14 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.errors import RunFailed
-from optimizer.model.checks import plain, shortened
+from optimizer.batching.rows import (
+    PROOF_SIZES,
+    Disproved,
+    DoesNotRun,
+    alone_of,
+    rows_of,
+    run_on,
+    those_that_run,
+)
 from optimizer.model.onnx_model import ModelTensor
-from optimizer.model.ort_child import UNEQUAL_INTEGERS, Tensors, difference, distance, run_model
+from optimizer.model.ort_child import UNEQUAL_INTEGERS, Tensors, difference, distance
 from search.choices import LARGEST_BATCH
 
-PROOF_SAMPLES, PROOF_SIZES = 4, (2, 3, 4)
-"""Four samples, in batches of 2, 3 and 4, are compared with single runs."""
+PROOF_SAMPLES = 4
+"""Four samples are compared in batches and alone."""
 
 PROOF_S, PROOF_BYTES = 10.0, 1 << 28
 """A larger batch is tried too, up to the largest that is served, within 10 s and 256 MB of tensors."""
@@ -55,14 +62,6 @@ class Proof:
     reason: str
 
 
-class Disproved(Exception):
-    """Batching is not sound, or cannot be shown to be; the message is the reason."""
-
-
-class _DoesNotRun(Disproved):
-    """ONNX Runtime refuses these samples."""
-
-
 def prove_batching(
     original: Path,
     candidate: Path,
@@ -87,20 +86,10 @@ def prove_batching(
     """
     compare_batches = partial(_compare_batches, original, candidate, rows=rows, tolerance=tolerance)
     try:
-        only_given = any(tensor.datatype == "BYTES" for tensor in inputs)
-        samples = list(given[:PROOF_SAMPLES])
-        if not only_given:
-            samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
+        samples, reference, only_given = _samples_alone(original, inputs, given, rows, same_level=same_level)
         began_s = time.monotonic()
-        try:
-            reference = _alone(original, samples, rows)
-        except _DoesNotRun:
-            if only_given or not given:
-                raise
-            only_given, samples = True, list(given[:PROOF_SAMPLES])
-            reference = _alone(original, samples, rows)
         compare_batches(samples, reference)
-        row_s = (time.monotonic() - began_s) / (PROOF_SAMPLES * rows + sum(PROOF_SIZES))
+        row_s = (time.monotonic() - began_s) / (rows + sum(PROOF_SIZES))
         largest = _largest(samples[0], reference[0], row_s)
         if largest > PROOF_SIZES[-1] and not _compare_largest(candidate, samples, reference, largest, tolerance):
             largest = 0
@@ -108,10 +97,10 @@ def prove_batching(
         compared = "at its outputs" if told else ""
         compare_many = partial(_compare_many, compare_batches, candidate, largest=largest, tolerance=tolerance)
         if given and not (same_level and told):
-            given = given[: max(PROOF_SAMPLES, int(PROOF_S / row_s))]
             alone: list[Tensors] = []
-            with suppress(_DoesNotRun):  # the load will show it
-                alone = _alone(original, given, rows)
+            with suppress(DoesNotRun):  # the load will show it
+                most = max(PROOF_SAMPLES, int(PROOF_S / row_s))
+                given, alone = those_that_run(original, given, rows, most)
             if alone and compare_many(given, alone):
                 compared = "at its outputs for the given inputs"
         if not compared:
@@ -126,6 +115,20 @@ def prove_batching(
     return Proof(holds=True, reason=f"batches of {sizes} gave the same rows as single runs, compared {compared}")
 
 
+def _samples_alone(
+    original: Path, inputs: Sequence[ModelTensor], given: Sequence[Tensors], rows: int, *, same_level: bool
+) -> tuple[Sequence[Tensors], list[Tensors], bool]:
+    """Return samples, their results alone, and True if they are given ones, because random ones do not run."""
+    if all(tensor.datatype != "BYTES" for tensor in inputs):
+        samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
+        try:
+            return samples, alone_of(original, samples, rows), False
+        except DoesNotRun:
+            if not given:
+                raise
+    return *those_that_run(original, given, rows, PROOF_SAMPLES), True
+
+
 def _largest(inputs: Tensors, outputs: Tensors, row_s: float) -> int:
     """Return the largest power of two, up to the largest batch that is served, that is tried."""
     row_bytes = max(1, sum(array.nbytes for array in (*inputs.values(), *outputs.values())))
@@ -138,8 +141,8 @@ def _compare_largest(
 ) -> bool:
     """Compare a batch of this size; False if it does not run here, which says nothing of its rows."""
     try:
-        results = _rows_of(candidate, samples, reference[0].keys(), sizes=(size,))
-    except _DoesNotRun:
+        results = rows_of(candidate, samples, reference[0].keys(), sizes=(size,))
+    except DoesNotRun:
         return False
     _compare(reference, results, tolerance)
     return True
@@ -154,13 +157,13 @@ def check_runs_whole(path: Path, inputs: Sequence[ModelTensor], given: Sequence[
         return
     shapes = ", ".join(f"{tensor.name} ({', '.join(map(str, tensor.sized))})" for tensor in inputs)
     try:
-        _run(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
-    except _DoesNotRun:
+        run_on(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
+    except DoesNotRun:
         if not given:
             raise
         sizes = {tensor.name: int(tensor.sized[0]) if tensor.sized else 1 for tensor in inputs}
         feed = {name: np.concatenate([rows] * max(1, sizes[name] // len(rows))) for name, rows in given[0].items()}
-        _run(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
+        run_on(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
 
 
 def sample(
@@ -189,55 +192,6 @@ def sample(
         else:
             raise Disproved(f"input {tensor.name} is {tensor.datatype}, which cannot be tried out here")
     return feed
-
-
-def _run(path: Path, feeds: Sequence[Tensors], what: str, *, thinned_to: int | None = None) -> list[Tensors]:
-    try:
-        return run_model(path, feeds, thinned_to=thinned_to)
-    except RunFailed as error:
-        raise _DoesNotRun(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
-
-
-def _alone(path: Path, samples: Sequence[Tensors], rows: int, *, thinned_to: int | None = None) -> list[Tensors]:
-    """Return each sample's own results: those of the first row, if the file takes `rows` samples at a time."""
-    turns = [_joined([*samples[first:], *samples[:first]], rows) for first in range(len(samples))]
-    done = _run(path, turns, "its own batch" if rows > 1 else "one sample by itself", thinned_to=thinned_to)
-    return [
-        {name: array[: max(1, len(array) // rows)] if array.ndim else array for name, array in one.items()}
-        for one in done
-    ]
-
-
-def _joined(samples: Sequence[Tensors], size: int) -> Tensors:
-    """Return a batch of so many rows: the samples, round and round."""
-    picked = [samples[row % len(samples)] for row in range(size)]
-    return {name: np.concatenate([feed[name] for feed in picked]) for name in samples[0]}
-
-
-def _rows_of(
-    path: Path,
-    samples: Sequence[Tensors],
-    names: Iterable[str],
-    *,
-    sizes: Sequence[int] = PROOF_SIZES,
-    alone: bool = False,
-    thinned_to: int | None = None,
-) -> list[tuple[str, list[Tensors]]]:
-    """Run the samples, round and round, in batches of these sizes, and each alone if `alone`.
-
-    Returns pairs of a description and the results, row by row. Raises Disproved.
-    """
-    batches = [_joined(samples, size) for size in sizes]
-    single = samples if alone else ()
-    done = _run(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}", thinned_to=thinned_to)
-    found = [("alone", done[: len(single)])] if alone else []
-    for size, together in zip(sizes, done[len(single) :], strict=True):
-        for name in names:
-            if together[name].shape[:1] != (size,):
-                raise Disproved(f"output {name} has shape {together[name].shape} for a batch of {size}")
-        rows = [{name: together[name][row : row + 1] for name in names} for row in range(size)]
-        found.append((f"in a batch of {size}", rows))
-    return found
 
 
 def _compare(reference: list[Tensors], results: list[tuple[str, list[Tensors]]], tolerance: float) -> None:
@@ -277,7 +231,7 @@ def _compare_inside(
 
     Raises Disproved.
     """
-    reference = _alone(original, samples, rows, thinned_to=PROOF_ELEMENTS)
+    reference = alone_of(original, samples, rows, thinned_to=PROOF_ELEMENTS)
     telling = [
         name
         for name in names
@@ -289,7 +243,7 @@ def _compare_inside(
         return ""
     witness = telling[-1]
     inner = [{witness: result[witness]} for result in reference]
-    results = _rows_of(candidate, samples, [witness], thinned_to=PROOF_ELEMENTS)
+    results = rows_of(candidate, samples, [witness], thinned_to=PROOF_ELEMENTS)
     _compare(inner, results, tolerance)
     return f"at {witness} inside (its outputs hardly differ between samples)"
 
@@ -307,8 +261,8 @@ def _compare_batches(
     """Compare each sample's own results with those in batches of several sizes. Raises Disproved."""
     names = reference[0].keys()
     if rows > 1:
-        _compare(reference, _rows_of(original, samples, names, sizes=(rows,)), tolerance)
-    _compare(reference, _rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance)
+        _compare(reference, rows_of(original, samples, names, sizes=(rows,)), tolerance)
+    _compare(reference, rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance)
 
 
 def _compare_many(
@@ -340,7 +294,7 @@ def _compare_spread(
     told = 0.0
     for spread in SPREADS:
         samples = [sample(inputs, seed, same_level=False, spread=spread) for seed in range(SPREAD_SAMPLES)]
-        reference = _alone(original, samples, rows)
+        reference = alone_of(original, samples, rows)
         if not all(
             np.isfinite(array).all() for one in reference for array in one.values() if array.dtype.kind == "f"
         ):

@@ -67,6 +67,19 @@ def needs_a_length(path: Path) -> Path:
     return write(path, nodes, {"ids": ["N"]}, {"y": ["N", 3]}, constants, integers=("ids",))
 
 
+def mixes_above_4(path: Path) -> Path:
+    """A row of a table of eight, but 0 once any id of the batch exceeds 4: random ids are 0 and 1."""
+    nodes = [
+        node("Gather", "table ids", "found"),
+        node("ReduceMax", "ids", "most", keepdims=0),
+        node("Less", "most five", "small"),
+        node("Cast", "small", "factor", to=onnx.TensorProto.FLOAT),
+        node("Mul", "found factor", "y"),
+    ]
+    constants = {"five": batch_models.ints(5), "table": batch_models.draw(8, 3)}
+    return write(path, nodes, {"ids": ["N", 8]}, {"y": ["N", 8, 3]}, constants, integers=("ids",))
+
+
 def sums_without_zeros(path: Path) -> Path:
     """The sum of a row, whose zeros are taken out of the whole batch before it is split into rows again."""
     nodes = [
@@ -173,6 +186,15 @@ def test_one_that_does_not_run_says_nothing_of_the_rows(tmp_path: Path) -> None:
         integers=("ids",),
     )
     assert batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [[0] * 8, [99] * 8])).action == "kept"
+
+
+def test_those_that_do_not_run_leave_the_others(tmp_path: Path) -> None:
+    path, given = needs_a_length(tmp_path / "m.onnx"), data(tmp_path / "ids.json", "ids", [99, 5, 99, 6, 8])
+    assert batching(tmp_path, path, given).action == "kept"
+    path = mixes_above_4(tmp_path / "m.onnx")
+    given = data(tmp_path / "ids.json", "ids", [[one] * 8 for one in (0, 99, 5, 1)])
+    assert batching(tmp_path, path, None).action == "kept"
+    assert batching(tmp_path, path, given).action == "unbatched"
 
 
 def test_values_that_run_alone_and_not_in_a_batch_are_noticed(tmp_path: Path) -> None:

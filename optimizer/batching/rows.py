@@ -1,0 +1,92 @@
+"""Run samples alone and in batches, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from optimizer.errors import RunFailed
+from optimizer.model.checks import plain, shortened
+from optimizer.model.ort_child import Tensors, run_model
+
+PROOF_SIZES = (2, 3, 4)
+"""Samples are compared with single runs in batches of 2, 3 and 4."""
+
+
+class Disproved(Exception):
+    """Batching is not sound, or cannot be shown to be; the message is the reason."""
+
+
+class DoesNotRun(Disproved):
+    """ONNX Runtime refuses these samples."""
+
+
+def run_on(path: Path, feeds: Sequence[Tensors], what: str, *, thinned_to: int | None = None) -> list[Tensors]:
+    """Run the file on each of `feeds`. Raises DoesNotRun; `what` says what could not be run."""
+    try:
+        return run_model(path, feeds, thinned_to=thinned_to)
+    except RunFailed as error:
+        raise DoesNotRun(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
+
+
+def alone_of(path: Path, samples: Sequence[Tensors], rows: int, *, thinned_to: int | None = None) -> list[Tensors]:
+    """Return each sample's own results: those of the first row, if the file takes `rows` samples at a time."""
+    turns = [joined([*samples[first:], *samples[:first]], rows) for first in range(len(samples))]
+    done = run_on(path, turns, "its own batch" if rows > 1 else "one sample by itself", thinned_to=thinned_to)
+    return [
+        {name: array[: max(1, len(array) // rows)] if array.ndim else array for name, array in one.items()}
+        for one in done
+    ]
+
+
+def those_that_run(
+    path: Path, given: Sequence[Tensors], rows: int, most: int
+) -> tuple[Sequence[Tensors], list[Tensors]]:
+    """Return at most so many samples that run by themselves, and their results. Raises Disproved if none does."""
+    try:
+        return given[:most], alone_of(path, given[:most], rows)
+    except DoesNotRun:
+        samples: list[Tensors] = []
+        results: list[Tensors] = []
+        for one in given:
+            with suppress(DoesNotRun):
+                results += alone_of(path, [one], rows) if len(results) < most else []
+                samples += [one] * (len(results) - len(samples))
+        if not results:
+            raise
+        return samples, results
+
+
+def joined(samples: Sequence[Tensors], size: int) -> Tensors:
+    """Return a batch of so many rows: the samples, round and round."""
+    picked = [samples[row % len(samples)] for row in range(size)]
+    return {name: np.concatenate([feed[name] for feed in picked]) for name in samples[0]}
+
+
+def rows_of(
+    path: Path,
+    samples: Sequence[Tensors],
+    names: Iterable[str],
+    *,
+    sizes: Sequence[int] = PROOF_SIZES,
+    alone: bool = False,
+    thinned_to: int | None = None,
+) -> list[tuple[str, list[Tensors]]]:
+    """Run the samples, round and round, in batches of these sizes, and each alone if `alone`.
+
+    Returns pairs of a description and the results, row by row. Raises Disproved.
+    """
+    batches = [joined(samples, size) for size in sizes]
+    single = samples if alone else ()
+    done = run_on(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}", thinned_to=thinned_to)
+    found = [("alone", done[: len(single)])] if alone else []
+    for size, together in zip(sizes, done[len(single) :], strict=True):
+        for name in names:
+            if together[name].shape[:1] != (size,):
+                raise Disproved(f"output {name} has shape {together[name].shape} for a batch of {size}")
+        rows = [{name: together[name][row : row + 1] for name in names} for row in range(size)]
+        found.append((f"in a batch of {size}", rows))
+    return found
