@@ -13,21 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.batching.rows import (
-    PROOF_SIZES,
-    Disproved,
-    DoesNotRun,
-    alone_of,
-    rows_of,
-    run_on,
-    those_that_run,
-)
+from optimizer.batching.rows import Disproved, DoesNotRun, alone_of, rows_of, run_on, those_that_run
 from optimizer.model.onnx_model import ModelTensor
 from optimizer.model.ort_child import UNEQUAL_INTEGERS, Tensors, difference, distance
 from search.choices import LARGEST_BATCH
 
-PROOF_SAMPLES = 4
-"""Four samples are compared in batches and alone."""
+PROOF_SAMPLES, PROOF_SIZES = 4, (2, 3, 4)
+"""Four samples, in batches of 2, 3 and 4, are compared with single runs."""
 
 PROOF_S, PROOF_BYTES = 10.0, 1 << 28
 """A larger batch is tried too, up to the largest that is served, within 10 s and 256 MB of tensors."""
@@ -47,6 +39,7 @@ PROOF_ELEMENTS = 4096
 memory."""
 
 _NOTHING = "its outputs hardly depend on its inputs, so nothing can be compared"
+_EQUAL = "the same in all given inputs, so mixed-up rows of it would go unnoticed"
 _FLOATS = {"FP64": np.float64, "FP32": np.float32, "FP16": np.float16}
 _INTEGERS = {
     "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
@@ -97,10 +90,9 @@ def prove_batching(
         compared = "at its outputs" if told else ""
         compare_many = partial(_compare_many, compare_batches, candidate, largest=largest, tolerance=tolerance)
         if given and not (same_level and told):
-            alone: list[Tensors] = []
+            given, alone = given[: max(PROOF_SAMPLES, int(PROOF_S / row_s))], list[Tensors]()
             with suppress(DoesNotRun):  # the load will show it
-                most = max(PROOF_SAMPLES, int(PROOF_S / row_s))
-                given, alone = those_that_run(original, given, rows, most)
+                given, alone = those_that_run(original, given, rows)
             if alone and compare_many(given, alone):
                 compared = "at its outputs for the given inputs"
         if not compared:
@@ -117,7 +109,7 @@ def prove_batching(
 
 def _samples_alone(
     original: Path, inputs: Sequence[ModelTensor], given: Sequence[Tensors], rows: int, *, same_level: bool
-) -> tuple[Sequence[Tensors], list[Tensors], bool]:
+) -> tuple[list[Tensors], list[Tensors], bool]:
     """Return samples, their results alone, and True if they are given ones, because random ones do not run."""
     if all(tensor.datatype != "BYTES" for tensor in inputs):
         samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
@@ -126,7 +118,11 @@ def _samples_alone(
         except DoesNotRun:
             if not given:
                 raise
-    return *those_that_run(original, given, rows, PROOF_SAMPLES), True
+    for name in (tensor.name for tensor in inputs if tensor.datatype == "BYTES"):
+        if all(np.array_equal(one[name], given[0][name]) for one in given):
+            raise Disproved(f"{name} is {_EQUAL} (samples that differ more may help)")
+    running, alone = those_that_run(original, given, rows)
+    return running[:PROOF_SAMPLES], alone[:PROOF_SAMPLES], True
 
 
 def _largest(inputs: Tensors, outputs: Tensors, row_s: float) -> int:
@@ -243,7 +239,7 @@ def _compare_inside(
         return ""
     witness = telling[-1]
     inner = [{witness: result[witness]} for result in reference]
-    results = rows_of(candidate, samples, [witness], thinned_to=PROOF_ELEMENTS)
+    results = rows_of(candidate, samples, [witness], sizes=PROOF_SIZES, thinned_to=PROOF_ELEMENTS)
     _compare(inner, results, tolerance)
     return f"at {witness} inside (its outputs hardly differ between samples)"
 

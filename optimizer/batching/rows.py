@@ -12,9 +12,6 @@ from optimizer.errors import RunFailed
 from optimizer.model.checks import plain, shortened
 from optimizer.model.ort_child import Tensors, run_model
 
-PROOF_SIZES = (2, 3, 4)
-"""Samples are compared with single runs in batches of 2, 3 and 4."""
-
 
 class Disproved(Exception):
     """Batching is not sound, or cannot be shown to be; the message is the reason."""
@@ -42,22 +39,18 @@ def alone_of(path: Path, samples: Sequence[Tensors], rows: int, *, thinned_to: i
     ]
 
 
-def those_that_run(
-    path: Path, given: Sequence[Tensors], rows: int, most: int
-) -> tuple[Sequence[Tensors], list[Tensors]]:
-    """Return at most so many samples that run by themselves, and their results. Raises Disproved if none does."""
+def those_that_run(path: Path, given: Sequence[Tensors], rows: int) -> tuple[list[Tensors], list[Tensors]]:
+    """Return the samples that run by themselves, and their results. Raises Disproved if none does."""
     try:
-        return given[:most], alone_of(path, given[:most], rows)
+        return list(given), alone_of(path, given, rows)
     except DoesNotRun:
-        samples: list[Tensors] = []
-        results: list[Tensors] = []
+        done: list[tuple[Tensors, Tensors]] = []
         for one in given:
             with suppress(DoesNotRun):
-                results += alone_of(path, [one], rows) if len(results) < most else []
-                samples += [one] * (len(results) - len(samples))
-        if not results:
+                done.append((one, alone_of(path, [one], rows)[0]))
+        if not done:
             raise
-        return samples, results
+        return [one for one, _ in done], [result for _, result in done]
 
 
 def joined(samples: Sequence[Tensors], size: int) -> Tensors:
@@ -71,7 +64,7 @@ def rows_of(
     samples: Sequence[Tensors],
     names: Iterable[str],
     *,
-    sizes: Sequence[int] = PROOF_SIZES,
+    sizes: Sequence[int],
     alone: bool = False,
     thinned_to: int | None = None,
 ) -> list[tuple[str, list[Tensors]]]:

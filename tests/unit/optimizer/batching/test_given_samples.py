@@ -49,6 +49,19 @@ def mixing_texts(path: Path) -> Path:
     return path
 
 
+def languages_in_reverse(path: Path) -> Path:
+    """The vocabulary, and a language (N, 1) string -> those of the batch from the last row to the first."""
+    string_input(path)
+    proto = onnx.load_model(path)
+    proto.graph.node.append(node("Slice", "language last before_first axis back", "spoken"))
+    for values, name in ((proto.graph.input, "language"), (proto.graph.output, "spoken")):
+        values.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, ["N", 1]))
+    for name, value in (("last", -1), ("before_first", -(2**31)), ("axis", 0), ("back", -1)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(batch_models.ints(value), name))
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
 def mixes_above_1000(path: Path) -> Path:
     """y = x, but 0 once any value of the batch exceeds 1000: no ordinary random number does."""
     nodes = [
@@ -122,6 +135,20 @@ def test_equal_texts_show_nothing(tmp_path: Path, count: int) -> None:
     done = batching(tmp_path, string_input(tmp_path / "m.onnx"), given)
     assert done.action == "unbatched"
     assert "(samples that differ more may help)" in done.reason
+
+
+def test_each_text_has_to_differ(tmp_path: Path) -> None:
+    def given(languages: str) -> Path:
+        pairs = zip(WORDS, languages.split(), strict=True)
+        document = {"data": [{"words": words, "language": [language]} for words, language in pairs]}
+        (tmp_path / "texts.json").write_text(json.dumps(document))
+        return tmp_path / "texts.json"
+
+    path = languages_in_reverse(tmp_path / "m.onnx")
+    done = batching(tmp_path, path, given("en en en en"))
+    assert done.action == "unbatched"
+    assert done.reason.startswith("Served without batching: language is the same")
+    assert "output spoken differs" in batching(tmp_path, path, given("en de en fr")).reason
 
 
 @pytest.mark.parametrize("lengths", [False, True])
