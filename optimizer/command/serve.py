@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from types import FrameType
@@ -21,7 +22,7 @@ from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
 from optimizer.run.serving import journals_folder
 from optimizer.run.workload_inputs import INPUT_DATA
-from optimizer.run_file import endpoint_of
+from optimizer.run_file import endpoint_of, saved_config
 
 
 def serve_run(given: ServeOptions) -> None:
@@ -53,11 +54,14 @@ def serve_run(given: ServeOptions) -> None:
             ) as standing,
         ):
             console = SafeConsole(highlight=False, soft_wrap=True)
+            data = next(directory.glob(f"{INPUT_DATA}.*"), None)
+            with suppress(BadInput):  # a bundle, or a run of another version
+                data = data or saved_config(directory).input_data  # of a folder or a large file there is no copy
             for name in standing.model_names:
                 http_url, grpc_url = standing.endpoint.url("http"), standing.endpoint.url("grpc")
                 console.print(f"{name} is served at {http_url} and {grpc_url} (Ctrl-C ends it)")
                 more = " --shared-memory system" if shares else ""
-                more += "".join(f" --input-data {quote(str(file))}" for file in directory.glob(f"{INPUT_DATA}.*"))
+                more += "" if data is None else f" --input-data {quote(str(data))}"
                 console.print(f"  loadtest {http_url} --model {name} --rate 100 --p99 50ms{more}")
             standing.wait()
     except ServerError as error:

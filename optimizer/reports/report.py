@@ -216,8 +216,10 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
     rate = format_rate(certificate.rate_per_s).replace(",", "")
     test = f"loadtest {address} --model {name} --rate {rate} --duration 60s {_limits(evidence.slo.limits)}"
     trace = str(evidence.directory / (workload.trace or ""))
-    data = None if workload.input_data is None else str(evidence.directory / workload.input_data)
-    test = " ".join([test, *map(shlex.quote, traffic_options(workload, trace=trace, input_data=data))])
+    given = None if evidence.config is None else evidence.config.input_data  # a folder, or too large for a copy
+    data = given if workload.input_data is None else evidence.directory / workload.input_data
+    options = traffic_options(workload, trace=trace, input_data=None if data is None else str(data))
+    test = " ".join([test, *map(shlex.quote, options)])
     return [
         *pairs,
         ("Serve the recommendation", serve),

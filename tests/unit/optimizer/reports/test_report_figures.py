@@ -23,7 +23,7 @@ from optimizer.run_file import save_config
 from search.answer.explain import Explanation
 from search.records.confirmations import ConfirmationRecord
 from search.records.recommendation import RecommendationRecord
-from search.records.slo import Slo
+from search.records.slo import Slo, WorkloadRecord
 from search.records.trial import LoadRunRecord
 
 
@@ -98,6 +98,21 @@ def test_the_rate_to_check_is_not_above_the_certified_one(tmp_path: Path, rate_p
     found = recommendation(winner=trial(certificate=certificate(rate_per_s)))
     lines = dict(commands(read_evidence(run_dir(tmp_path / "run", found))))
     assert f" --rate {option} " in lines["Check the certified rate"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "option"), [(None, "/data/inputs"), ("input-data.json", "{run}/input-data.json")]
+)
+def test_the_rate_is_checked_with_the_inputs_of_the_run(tmp_path: Path, kept: str | None, option: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    limits, data = (LatencyLimit(limit_ms=50.0),), Path("/data/inputs")
+    save_config(
+        OptimizeConfig(model=Path("/models/m.onnx"), limits=limits, output=folder, input_data=data), folder
+    )
+    run_dir(folder, recommendation(workload=WorkloadRecord(input_data=kept)))
+    lines = dict(commands(read_evidence(folder)))
+    assert f" --input-data={option.format(run=folder)}" in lines["Check the certified rate"]
 
 
 CHANGED = "the run changed: 128 of 130 requests over p99 <= 50 ms were due in its second half"
