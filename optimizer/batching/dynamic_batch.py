@@ -19,7 +19,7 @@ from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.model.checks import check_runs
 from optimizer.model.files import Graph, load_weights, write_model
 from optimizer.model.graph_shapes import is_small
-from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor, in_files
+from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor, claimed_batch, in_files
 from optimizer.model.ort_child import Tensors
 from optimizer.model.shapes import require_shapes
 
@@ -241,7 +241,9 @@ def _single(tensor: ModelTensor) -> ModelTensor:
 
 
 def _why_no_batch(model: Model) -> str:
-    """Return the reason, which lists the leading dimensions of all inputs and outputs."""
+    """Return the reason, which lists the leading dimensions of all inputs and outputs if they differ."""
+    if claimed_batch(model.all_inputs, model.all_outputs) != "none":
+        return "its samples have the leading size that --shape gives"
     leading = [(tensor.name, tensor.dims[0] if tensor.dims else "none") for tensor in model.all_inputs]
     results = [(tensor.name, tensor.dims[0] if tensor.dims else "none") for tensor in model.all_outputs]
     listed = ", ".join(f"{name}: {dim}" for name, dim in (*leading, *results))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from optimizer.batching.proof import SPREAD_SAMPLES
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
 from optimizer.model.files import Graph, external_files, load_proto
 from optimizer.model.onnx_model import Model, ModelRecord, read_model
-from optimizer.model.samples import given_samples
+from optimizer.model.samples import Samples, given_samples
 from optimizer.model.shapes import with_shapes
 
 KIND = "model"
@@ -97,12 +98,7 @@ def _proven(
     graph: Graph, shapes: Mapping[str, tuple[int, ...]], work_dir: Path, input_data: Path | None
 ) -> Settled:
     model = with_shapes(read_model(graph.path, graph), shapes)
-    try:
-        given = given_samples(model, input_data, SPREAD_SAMPLES)
-    except (BadInput, MemoryError):
-        if model.takes_texts:
-            raise
-        given = None  # the load's own check knows whether the model, with its batch or without, takes the data
+    model, given = _given(model, shapes, input_data)
     if given is None and model.takes_texts:
         name, dims = next((one.name, one.dims) for one in model.all_inputs if one.datatype == "BYTES")
         value = '"a text"' if len(dims) == 1 else '["a text"]'
@@ -112,6 +108,31 @@ def _proven(
             f"Give samples: --input-data FILE.json with {example}, or an .npz file.",
         )
     return Settled(model=model, batching=dynamic_batch(model, work_dir, given.feeds(1) if given else ()))
+
+
+def _given(model: Model, shapes: Mapping[str, tuple[int, ...]], data: Path | None) -> tuple[Model, Samples | None]:
+    """Return samples, and the model: without a batch if they and --shape have the leading size of its texts.
+
+    Raises BadInput if texts have no samples that fit.
+    """
+    try:
+        return model, given_samples(model, data, SPREAD_SAMPLES)
+    except (BadInput, MemoryError):
+        if not model.takes_texts:
+            return model, None  # the load's own check knows whether the model takes the data
+        whole, given = replace(model, batch="none"), None
+        with suppress(BadInput, MemoryError):
+            given = given_samples(whole, data, SPREAD_SAMPLES)
+        if given is None:
+            raise
+    first = next(tensor for tensor in model.all_inputs if tensor.datatype == "BYTES")
+    if len(shapes.get(first.name, ())) == len(first.dims):
+        return whole, given
+    sizes = ",".join(map(str, given.arrays[first.name].shape[1:]))
+    raise BadInput(
+        f"--input-data {data}: samples of {first.name} have the leading size, which counts as the batch.",
+        f"Leave it out of them, or, if it is no batch, give it: --shape {first.name}:{sizes}.",
+    )
 
 
 def _keep(cache: ResultCache, key: Key, done: Settled) -> None:

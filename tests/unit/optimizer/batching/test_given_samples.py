@@ -13,12 +13,13 @@ from foreign_models import string_input
 from onnx_models import echo
 
 from loadgen.errors import BadInput
+from loadgen.spec.plan import Payload
 from optimizer.batching.dynamic_batch import Batching
 from optimizer.batching.kept import Settled, settled
 from optimizer.cached import ResultCache
 from optimizer.errors import ShapeError
 from optimizer.model.onnx_model import read_model
-from optimizer.model.samples import given_samples
+from optimizer.model.samples import given_samples, requests_from_data
 
 pytestmark = pytest.mark.slow
 
@@ -149,6 +150,17 @@ def test_each_text_has_to_differ(tmp_path: Path) -> None:
     assert done.action == "unbatched"
     assert done.reason.startswith("Served without batching: language is the same")
     assert "output spoken differs" in batching(tmp_path, path, given("en de en fr")).reason
+
+
+def test_several_texts_without_a_batch(tmp_path: Path) -> None:
+    path, given = string_input(tmp_path / "m.onnx"), data(tmp_path / "words.json", "words", [WORDS[:2], WORDS[2:]])
+    with pytest.raises(BadInput) as caught:
+        known(tmp_path, path, given)
+    assert "--shape words:2,4" in caught.value.fix
+    found = settled(path, {"words": (2, 4)}, tmp_path / "work", input_data=given).batching
+    assert (found.action, found.model.inputs[0].shape) == ("unbatched", (-1, 4))
+    loads = requests_from_data(Payload(data_file=given), found.model.inputs, batched=False)
+    assert [load["words"].tolist() for load in loads] == [WORDS[:2], WORDS[2:]]
 
 
 @pytest.mark.parametrize("lengths", [False, True])
