@@ -61,7 +61,7 @@ def run_load_test(
 def measure(order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> LoadTestResult:
     """Run one load after a warm-up that is not counted, and judge the limits."""
     if isinstance(order.plan, LoadPlan):
-        check_memory(order.plan)
+        check_memory(order.plan, streamed=order.payload.streamed is not None)
     warm_up(order, generator, view, stop)
     if stop():
         return LoadTestResult(run=None, interrupted=True)

@@ -152,14 +152,14 @@ class _LocalWorkers:
     def _create_table(self) -> int:
         """Make a log with its schedule, empty for a closed loop; return its file descriptor."""
         plan, due_ns = self.job.plan, np.zeros(0, np.int64)
+        streamed = self.job.payload.streamed is not None
         if isinstance(plan, ClosedLoopPlan):
             most = math.ceil(plan.duration_s * _CLOSED_LOOP_RATE_MAX_PER_S) * len(self.workers)
             rows = plan.concurrency + min(most, memory_bytes(kind="MemAvailable") // BYTES_PER_REQUEST)
         else:
-            check_memory(plan)
+            check_memory(plan, streamed=streamed)
             due_ns = schedule(plan)
             rows = len(due_ns)
-        streamed = self.job.payload.streamed is not None
         fd = create_table_fd(rows, streamed=streamed)
         self._table = LogTable(fd, rows, streamed=streamed)
         self._table.scheduled_ns[: len(due_ns)] = due_ns

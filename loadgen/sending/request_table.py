@@ -23,14 +23,15 @@ BYTES_PER_REQUEST = 2 * ROW_BYTES
 """The memory that a run needs per request: its row, and as much again while the figures are computed."""
 
 
-def check_memory(plan: LoadPlan, parts: int = 1) -> None:
+def check_memory(plan: LoadPlan, parts: int = 1, *, streamed: bool = False) -> None:
     """Raise PlanError if one of `parts` equal shares of the plan does not fit into the memory that is free."""
     requests, free = plan.expected_requests / parts, memory_bytes(kind="MemAvailable")
-    needed = requests * BYTES_PER_REQUEST
+    row_bytes = _size(1, streamed=streamed)
+    needed = requests * row_bytes * BYTES_PER_REQUEST // ROW_BYTES
     if needed > free:
         raise PlanError(
             f"{requests:,.0f} requests take {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free: "
-            f"{ROW_BYTES} bytes each for their times, and as many for the figures.\n"
+            f"{row_bytes} bytes each for their times, and as many for the figures.\n"
             f"Use a duration of at most {plan.duration_s * free / needed:.0f} s, or a lower rate."
         )
 

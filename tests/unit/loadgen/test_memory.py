@@ -1,5 +1,6 @@
 """A run is judged in the memory that it was promised to take, and one that does not fit is refused before it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,21 @@ def test_a_run_fits_up_to_the_last_byte(
     with pytest.raises(PlanError, match=f"^{requests:,} requests take .* GB of memory, .*\nUse .* at most 5 s"):
         check_memory(plan)
     check_memory(plan, parts=2)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_plan_that_is_let_through_has_memory_for_its_table(
+    monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    plan = LoadPlan(rate_per_s=1000.0, duration_s=1.0, seed=1, arrivals=Arrivals(kind="constant"))
+    fd = request_table.create_table_fd(1000, streamed=streamed)
+    size = os.fstat(fd).st_size
+    os.close(fd)
+    monkeypatch.setattr(request_table, "memory_bytes", lambda kind: size)
+    with pytest.raises(PlanError, match=f"{size // 1000} bytes each"):
+        check_memory(plan, streamed=streamed)
+    monkeypatch.setattr(request_table, "memory_bytes", lambda kind: 2 * size)
+    check_memory(plan, streamed=streamed)
 
 
 def test_memory_that_is_left_is_less_than_all(tmp_path: Path) -> None:
