@@ -14,6 +14,7 @@ UNFINISHED = 6
 STREAM_ERROR = 7
 CUT_OFF = 8
 TOO_SHORT = 9
+TOO_LONG = 10
 _OTHER_STATUS = 19
 _OUT_OF = (errno.ENFILE, errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
@@ -28,6 +29,7 @@ _NAMES = {
     STREAM_ERROR: "error in the stream",
     CUT_OFF: "no finish reason",
     TOO_SHORT: "fewer tokens than asked for",
+    TOO_LONG: "more tokens than asked for",
     _OTHER_STATUS: "http other",
 }
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from loadgen.errors import MalformedAnswer
 from loadgen.printable import printable
 from loadgen.spec.plan import Streamed
-from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_SHORT
+from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
 from loadgen.wire.http1_response import excerpt
 
 _MAX_EVENT = 1 << 18
@@ -128,9 +128,11 @@ class Reply:
             return CUT_OFF, f"the response ended without a finish reason; it begins: {excerpt(self._beginning)}"
         if self.finish in _FAILED:
             return STREAM_ERROR, f"the finish reason is {self.finish}"
-        if not self.chunks or (made < asked.output_tokens and not asked.allow_short):
+        short = not self.chunks or (made < asked.output_tokens and not asked.allow_short)
+        if short or made > asked.output_tokens:
             what = "tokens" if self.tokens_out >= 0 else "chunks, without usage,"
-            return TOO_SHORT, f"{made} {what} of {asked.output_tokens}, finish reason {printable(self.finish)}"
+            fault = f"{made} {what} of {asked.output_tokens}, finish reason {printable(self.finish)}"
+            return (TOO_SHORT if short else TOO_LONG), fault
         return OK, ""
 
 

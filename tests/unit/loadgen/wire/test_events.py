@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.errors import MalformedAnswer
 from loadgen.spec.plan import Streamed
-from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_SHORT
+from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
 from loadgen.wire.events import Event, EventParser, Reply
 
 ASKED = Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1)
@@ -40,11 +40,13 @@ def reply_of(*documents: dict[str, Any]) -> Reply:
         ([TEXT, TEXT, END, usage(2)], 10, 20, OK),
         ([REFUSAL, REFUSAL, END, usage(2)], 10, 20, OK),
         ([ROLE, ROLE, WORD, WORD, END, usage(2)], 30, 40, OK),  # a frame without text brings no token
-        ([THINKS, THINKS, WORD, END, usage(3)], 10, 30, OK),  # reasoning is made of tokens
+        ([THINKS, WORD, END, usage(2)], 10, 20, OK),  # reasoning is made of tokens
         ([WORD, END, usage(2)], 10, 10, OK),  # two tokens in one chunk
         ([WORD, WORD, END], 10, 20, OK),  # without usage chunks are counted
         ([WORD, END], 10, 10, TOO_SHORT),
         ([WORD, WORD, END, usage(1)], 10, 20, TOO_SHORT),
+        ([WORD, WORD, END, usage(3)], 10, 20, TOO_LONG),
+        ([WORD, WORD, WORD, END], 10, 30, TOO_LONG),
         ([WORD, WORD, usage(2)], 10, 20, CUT_OFF),
         ([], 0, 0, CUT_OFF),
         ([FAILURE], 0, 0, STREAM_ERROR),
@@ -64,6 +66,7 @@ def test_a_short_reply_is_good_if_it_may_be_short_but_not_an_empty_one() -> None
     asked = Streamed(api="openai-chat", output_tokens=9, prompt_tokens=1, allow_short=True)
     assert reply_of(WORD, END, usage(1)).fault(asked)[0] == OK
     assert reply_of(ROLE, END, usage(0)).fault(asked)[0] == TOO_SHORT
+    assert reply_of(WORD, END, usage(10)).fault(asked)[0] == TOO_LONG
 
 
 @pytest.mark.parametrize("reason", ["error", "abort", "cancelled", "timeout"])
