@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from loadgen.errors import MalformedAnswer
 from loadgen.spec.plan import Streamed
 from loadgen.wire.addresses import Addresses
 from loadgen.wire.events import Reply
@@ -24,6 +25,7 @@ class ReplyReader(AnswerReader):
     def __init__(self, buffer: ReadBuffer) -> None:
         super().__init__(buffer)
         self.reply = Reply()
+        self.sent_ns = 0  # when the request was begun to be sent
         self._at_ns = 0
         self._stream: Stream
 
@@ -40,7 +42,9 @@ class ReplyReader(AnswerReader):
         self._size += len(data)
         now_ns, arrived_ns = time.monotonic_ns(), self._stream.arrived_ns
         age_ns = time.time_ns() - arrived_ns if arrived_ns else 0
-        # Never before the part before it, nor later than now: somebody may have set the clock.
+        if now_ns - age_ns < self.sent_ns:  # somebody has set the clock
+            age_ns = 0
+        # Never before the part before it, nor later than now.
         self._at_ns = min(now_ns, max(self._at_ns, now_ns - age_ns))
         self.reply.feed(data, self._at_ns)
 
@@ -70,10 +74,21 @@ class StreamWire(HttpWire):
         """See `HttpWire`."""
         return ReplyReader(buffer)
 
+    def send(self, row: int) -> bool:
+        """See `Wire`."""
+        began_ns = time.monotonic_ns()
+        whole = super().send(row)
+        if (connection := self.in_flight.get(row)) is not None:
+            assert isinstance(connection.reader, ReplyReader)
+            connection.reader.sent_ns = began_ns
+        return whole
+
     def fault_of(self, answer: Answer, connection: Connection) -> tuple[int, str]:  # noqa: ARG002 - its body is read
         """See `HttpWire`."""
         assert isinstance(connection.reader, ReplyReader)
         reply, connection.reader.reply = connection.reader.reply, Reply()
+        if reply.chunks and reply.first_ns < connection.reader.sent_ns:
+            raise MalformedAnswer("tokens before their request was sent")
         if connection.row is not None:
             self.replied(connection.row, reply)
         return reply.fault(self._asked)
