@@ -10,7 +10,7 @@ from loadgen.records.record import CapacityRecord, CheckRecord, ComparisonRecord
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
-from loadgen.statistics.checks import change_of
+from loadgen.statistics.checks import change_of, shortest_run_s
 
 _UNTRUSTED, _NOTHING = "the client was measured, not the server", "nothing was measured"
 CLOSED_LOOP = "in a closed loop: independent users, who do not wait for each other, would see more"
@@ -71,7 +71,7 @@ def _good(order: LoadTest, finding: LoadTestResult) -> tuple[Outcome, tuple[str,
     if not order.limits:
         return "measured", ("no limit was given, so nothing is met or violated", *closed)
     names = " and ".join(check.name for check in finding.checks)
-    if accepted := [_undecided(check) for check in finding.checks if check.answer == "inconclusive"]:
+    if accepted := [_undecided(order, check) for check in finding.checks if check.answer == "inconclusive"]:
         counts = f"{names} in this run; the observation counts, as --accept-observed asks"
         return "met", (counts, *accepted, *closed)
     return "met", (f"{names}, with {100 * order.limits.confidence:g} % confidence", *closed)
@@ -119,7 +119,7 @@ def _inconclusive(
     ]
     if undecided and (changed := _changed(order, finding)) is not None:
         return (f"{changed}; send the load again, as a longer run of this kind decides nothing",)
-    reasons = [_undecided(check) for check in undecided]
+    reasons = [_undecided(order, check) for check in undecided]
     if order.compare is not None and not comparison:
         longer = "use a longer --duration"
         if bounded_after_s is not None:
@@ -128,8 +128,12 @@ def _inconclusive(
     return tuple(reasons)
 
 
-def _undecided(check: CheckRecord) -> str:
+def _undecided(order: LoadTest, check: CheckRecord) -> str:
     """Return what the run showed of a limit, and the duration that would show more."""
+    limit = next((one for one in order.limits.latency if one.text == check.name), None)
+    if not check.requests and limit is not None and isinstance(order.plan, LoadPlan):
+        needed_s = shortest_run_s(limit, order.plan.rate_per_s, order.limits.confidence)
+        return f"{check.name}: {check.reason}; --duration {duration_option(needed_s)} or longer should show more"
     if check.needed_s is None:
         return f"{check.name}: {check.reason}"
     late = {"errors": "failed", "attainment": "were not good"}.get(check.kind, "were late")
@@ -137,5 +141,5 @@ def _undecided(check: CheckRecord) -> str:
     longer = f"--duration {duration_option(check.needed_s)} or longer should show"
     if not check.violations:
         return f"{seen}; {longer} that {check.name} holds beyond it"
-    limit = "as" if check.observed_answer == "met" else "more than"
-    return f"{seen}, {limit} {check.name} allows; {longer} whether it holds beyond this run"
+    share = "as" if check.observed_answer == "met" else "more than"
+    return f"{seen}, {share} {check.name} allows; {longer} whether it holds beyond this run"

@@ -148,7 +148,7 @@ class LoadTestOptions:
         "Also at least so many of all requests must be good in all of these limits together, such as `95%`; "
         "--find-max searches for the highest rate at which that holds.",
         "PERCENT",
-        parse=partial(share_from_text, option="--attainment"),
+        parse=partial(share_from_text, option="--attainment", usual="95%"),
     )
     header: tuple[str, ...] = CONNECTION(
         "A header, `Name: value`. Repeatable. Other users of this machine can read command lines: use "

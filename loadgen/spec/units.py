@@ -67,12 +67,15 @@ def shapes_from_texts(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return dict(shape_from_text(text) for text in texts)
 
 
-def share_from_text(text: str, *, option: str) -> float:
-    """`0.1%` as 0.001. The sign is asked for, because 0.1 alone could mean two things."""
+def share_from_text(text: str, *, option: str, usual: str = "0.1%") -> float:
+    """`0.1%` as 0.001. The sign is asked for, because 0.1 alone could mean two things.
+
+    Raises BadInput, which names the `usual` one.
+    """
     match = _SHARE.fullmatch(text)
     if match is None or not 0 <= float(match.group(1)) < 100:
         raise BadInput(
-            f"{option} {text!r} is not a percentage.", f"Give 0% or more and less than 100%: {option} 0.1%"
+            f"{option} {text!r} is not a percentage.", f"Give 0% or more and less than 100%: {option} {usual}"
         )
     return float(match.group(1)) / 100
 

@@ -168,6 +168,8 @@ def _answer(
     found: Clustering | None,
 ) -> tuple[Answer, str]:
     to = "" if limit.colocated is None else f" to {limit.model}"
+    if not n:
+        return "inconclusive", f"too short: no request{to} was due after the load had settled"
     seen = f"{violations} of {n} requests{to} failed or {limit.over}"
     if found is None:
         return "inconclusive", f"{seen}, in too short a run to tell how requests depend"

@@ -1,6 +1,7 @@
 """The flow of a load test, against a simulated server: what each kind of run amounts to."""
 
 import csv
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,6 +50,17 @@ def carried_out(
     with LiveView(Console(file=StringIO()), timeout_s=given.plan.timeout_s, limit_ms=None) as view:
         finding = run_load_test(given, generator, view, stop)
     return record_of(given, finding, notes=(), started_at=datetime.now(UTC), baseline=baseline)
+
+
+def test_a_run_that_ends_before_its_load_has_settled_says_how_long_it_has_to_be() -> None:
+    asked = {"rate": 20.0, "p99": "2s"}
+    told = carried_out(order(**asked, duration="5s"), SimulatedGenerator(service_ms=2.0))
+    assert told.outcome == "inconclusive"
+    assert "0 of 0" not in told.reasons[0]
+    advised = re.search(r"--duration (\d+[sm])", told.reasons[0])
+    assert advised is not None
+    longer = order(**asked, duration=advised.group(1))
+    assert carried_out(longer, SimulatedGenerator(service_ms=2.0)).outcome == "met"
 
 
 def test_a_limit_that_holds_is_met() -> None:

@@ -113,6 +113,14 @@ def test_what_does_not_go_together_is_refused_and_named(changes: dict[str, objec
     assert named in caught.value.what
 
 
+def test_a_share_of_all_requests_is_answered_with_one_that_can_be_tested(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command([str(LEAST["url"]), "--attainment", "100%"]) == 2
+    fix = capsys.readouterr().err.splitlines()[-1].rpartition(" ")[2]
+    assert limits_of(**LIMITS, attainment=fix)[-1].quantile >= 0.9
+
+
 def test_an_address_without_a_server_is_said_as_for_triton() -> None:
     program = "import sys; from loadgen.cli import run_command; sys.exit(run_command(sys.argv[1:]))"
     words = "http://127.0.0.1:9/v1 --model m --api openai-chat --prompt-tokens 3 --output-tokens 3 --rate 2"
