@@ -21,7 +21,7 @@ from optimizer.child import threads
 from optimizer.engines.builder import EngineFailed, TensorRt, installed_tensorrt
 from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
 from optimizer.engines.from_variant import FIRST_GPU_WITH, BuiltEngine, Target, engine_from_variant
-from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times, beats
+from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times, beaten_by
 from optimizer.errors import RunFailed
 from optimizer.machine.hardware import Hardware
 from optimizer.model.onnx_model import Model
@@ -283,9 +283,9 @@ class EngineRace:
             while waiting:
                 rates = {one.label: one.per_s(self.limit_ms) for one in waiting}
                 least = self.share_of_fastest * max([best_per_s, *filter(math.isfinite, rates.values())])
-                rivals = [one.alone_ms for one in racing if one in waiting or one.label in proven]
+                rivals = [(one.label, one.alone_ms) for one in racing if one in waiting or one.label in proven]
                 quick = [one for one in waiting if rates[one.label] >= least]
-                tried = [one for one in quick if not any(beats(rival, one.alone_ms) for rival in rivals)]
+                tried = [one for one in quick if not beaten_by(rivals, one.alone_ms)]
                 if not tried:
                     break
                 with threads(_checks_at_once(self.machine)) as pool:
@@ -301,7 +301,7 @@ class EngineRace:
                 waiting = [one for one in waiting if one not in tried]
         for one in waiting:
             slower = f"{100 * one.per_s(self.limit_ms) / best_per_s:.0f} % of the fastest standalone"
-            self._note(f"{one.label} engine is left out: {slower}")
+            self._note(f"{one.label} engine is left out: {slower}{beaten_by(rivals, one.alone_ms)}")
         return [proven[one.label] for one in candidates if one.label in proven]
 
     def _checked(self, candidate: _Candidate, judge: Judge | None) -> Engine:

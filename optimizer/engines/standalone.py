@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -216,10 +216,13 @@ class StandaloneTimings:
         return found if same else None
 
 
-def beats(times: Times, other: Times) -> bool:
-    """True if times are known at each batch size of the others, and shorter."""
-    own_ms = dict(times)
-    return bool(other) and all(own_ms.get(size, math.inf) < other_ms for size, other_ms in other)
+def beaten_by(rivals: Iterable[tuple[str, Times]], other: Times) -> str:
+    """Return which rival, if any, has times at each batch size of the others, and shorter ones; in words."""
+    for name, times in rivals:
+        own_ms = dict(times)
+        if other and all(own_ms.get(size, math.inf) < other_ms for size, other_ms in other):
+            return f", and {name} is faster at each batch size"
+    return ""
 
 
 def _compiles(engine: Engine) -> bool:
