@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import time
-from argparse import Action, ArgumentError, ArgumentParser, Namespace
+from argparse import ArgumentError, ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any, Self
 
@@ -156,17 +156,7 @@ _Rate.__name__ = "rate"  # Locust's error names the type
 
 def _add_options(parser: ArgumentParser, **_: Any) -> None:
     """Add options, which Locust also shows in its start form. What is empty or 0 is as in the locustfile."""
-    add, ours = parser.add_argument, ("--model", "--rate", "--duration", "--arrivals")
-
-    def add_other(*names: str, **options: Any) -> Action:
-        for name in set(names).intersection(ours):
-            parser.exit(
-                2,
-                f"error: this locustfile adds an option {name}, and tritune's users have one of that name.\n"
-                f"       Rename it; theirs are {', '.join(ours)}.\n",
-            )
-        return add(*names, **options)
-
+    add = parser.add_argument
     users = _users(TritonUser)
     model, rate = (users[0].model_name, users[0].rate_per_s) if len(users) == 1 else ("", 0)
     _DEFAULTS.update(model=model, rate=float(rate))
@@ -181,8 +171,34 @@ def _add_options(parser: ArgumentParser, **_: Any) -> None:
         add("--duration", default="", help="such as 30s or 5m; empty: as in the locustfile")
         add("--arrivals", default="", help="such as gamma:cv=2; empty: as in the locustfile")
     except ArgumentError as error:  # the locustfile added it before
-        add_other(error.argument_name or "")
-    parser.add_argument = add_other  # type: ignore[method-assign]
+        _refuse(parser, error.argument_name)
+    _guard(parser, parser)
+
+
+_OURS = ("--model", "--rate", "--duration", "--arrivals")
+
+
+def _guard(parser: ArgumentParser, container: Any) -> Any:
+    """Return the parser, or a group of its options, which from now on refuses options with names of ours."""
+
+    def guarded_add(*names: str, add: Any = container.add_argument, **options: Any) -> Any:
+        for name in set(names).intersection(_OURS):
+            _refuse(parser, name)
+        return add(*names, **options)
+
+    container.add_argument = guarded_add
+    for kind in ("add_argument_group", "add_mutually_exclusive_group"):
+        make = getattr(container, kind)
+        setattr(container, kind, lambda *a, make=make, **options: _guard(parser, make(*a, **options)))
+    return container
+
+
+def _refuse(parser: ArgumentParser, name: str | None) -> None:
+    parser.exit(
+        2,
+        f"error: this locustfile adds an option {name}, and tritune's users have one of that name.\n"
+        f"       Rename it; theirs are {', '.join(_OURS)}.\n",
+    )
 
 
 locust_events.init_command_line_parser.add_listener(_add_options)  # type: ignore[no-untyped-call]

@@ -95,7 +95,7 @@ from locust import events
 
 @events.init_command_line_parser.add_listener
 def add(parser):
-    parser.add_argument("--rate", type=int)
+    GROUP.add_argument("--rate", type=int)
 """
 
 
@@ -160,11 +160,12 @@ def test_the_start_form_has_the_rate_and_no_users_and_the_test_ends_with_its_sch
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before-ours", "after-ours"])
+@pytest.mark.parametrize("group", ["", ".add_argument_group('mine')", ".add_mutually_exclusive_group()"])
 def test_options_of_the_locustfile_with_names_of_ours_are_refused_in_two_lines(
-    before: bool, tmp_path: Path
+    before: bool, group: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "locustfile.py"
-    parts = [OWN_OPTION, "from loadgen.triton_user import TritonHttpUser"]
+    parts = [OWN_OPTION.replace("GROUP", f"parser{group}"), "from loadgen.triton_user import TritonHttpUser"]
     file.write_text(
         "\n".join([*parts[:: 1 if before else -1], "class Model(TritonHttpUser):", "    model_name = 'm'"])
     )
