@@ -20,7 +20,8 @@ CONFIRMATION_LENGTHS = 3.0
 """A smoke test is three times as long as the run's confirmation: more requests, so that violations by chance weigh
 less."""
 
-TRACE_FILE, LENGTHS_FILE, FILES_FOLDER = "trace.txt", "lengths.txt", "/etc/loadtest"
+TRACE_FILE, LENGTHS_FILE, SAMPLES_FILE = "trace.txt", "lengths.txt", "samples.json"
+FILES_FOLDER = "/etc/loadtest"
 MAX_BYTES = 900_000
 """The files of a smoke test have at most 900 kB together: a ConfigMap holds 1 MiB."""
 
@@ -75,7 +76,10 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         if -1 in spec.shape and spec.concrete_shape is not None
     )
     workload = found.workload
-    files = {TRACE_FILE: workload.trace, LENGTHS_FILE: workload.lengths}
+    takes_texts = any(spec.datatype == "BYTES" for spec in config.engine.inputs)  # random ones are all one word
+    samples = SAMPLES_FILE if workload.input_data and takes_texts else None
+    inputs = LENGTHS_FILE if workload.lengths else samples
+    files = [name for name in (workload.trace and TRACE_FILE, inputs) if name is not None]
     return Smoke(
         model_name=config.engine.model_name,
         rate_per_s=certificate.rate_per_s,
@@ -85,9 +89,9 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         traffic=traffic_options(
             workload,
             trace=f"{FILES_FOLDER}/{TRACE_FILE}",
-            input_data=workload.lengths and f"{FILES_FOLDER}/{LENGTHS_FILE}",
+            input_data=inputs and f"{FILES_FOLDER}/{inputs}",
         ),
-        files=tuple(name for name, kept in files.items() if kept is not None),
+        files=tuple(files),
         protocol=workload.protocol,
     )
 
