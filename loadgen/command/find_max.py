@@ -35,6 +35,10 @@ _STREAMS_AT_ONCE = 4
 """A search for streams, whose replies take seconds and share a server, begins with this many at once: with the
 rare requests with which others begin, the first probe alone would take 20 s."""
 
+_OF_A_STREAM_SEARCH = 0.9
+"""The confirmation of streams begins at 90 % of the estimate: near saturation, probes are too short to see a queue
+grow, and attempts at too high a rate take most of the seconds."""
+
 
 def highest_rate(
     order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]
@@ -45,7 +49,8 @@ def highest_rate(
     bench = _Bench(order=order, plan=order.plan, limit=limit, generator=generator, view=view, stop=stop)
     bench.warm_up()
     budget_s = order.plan.duration_s
-    at_first = _STREAMS_AT_ONCE / limit.limit_s if limit.kind == "attainment" else None
+    streams = limit.kind == "attainment"
+    at_first = _STREAMS_AT_ONCE / limit.limit_s if streams else None
     estimate = find_capacity(
         bench,
         limits=(limit,),
@@ -59,7 +64,7 @@ def highest_rate(
     if estimate.rate_per_s is not None and not bench.ended():
         confirmation = confirm(
             bench,
-            estimate.rate_per_s,
+            estimate.rate_per_s * (_OF_A_STREAM_SEARCH if streams else 1.0),
             limits=(limit,),
             confidence=order.limits.confidence,
             budget_s=budget_s - estimate.load_s,

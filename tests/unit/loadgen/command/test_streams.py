@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli import run_command
 from loadgen.command.arguments import order_from_options
 from loadgen.errors import BadInput
 from loadgen.options.declare import made_of
