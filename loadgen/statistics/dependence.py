@@ -38,15 +38,20 @@ class Clustering:
 
 
 def bursts(
-    scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], *, limit_ns: int, start_ns: int
+    scheduled_ns: NDArray[np.int64],
+    latency_ns: NDArray[np.int64],
+    *,
+    limit_ns: int,
+    start_ns: int,
+    shared_ms: float | None = None,
 ) -> Clustering | None:
     """Measure the bursts in which requests exceed `limit_ns`; requests are sorted by due time, shape (n,).
 
     Few runs have enough violations for that. But a queue leaves a high level much as it leaves a lower one, so
     bursts are measured at levels that half to a twentieth of the requests exceed, as far as these are at least
     a quarter of the limit, and at the limit; the largest figure counts. For exponential bursts, the mean size is
-    half the variance inflation. It is never less than the requests of a quarter of the limit: a server that stalls
-    does so for about as long.
+    half the variance inflation. It is never less than the requests of a quarter of `shared_ms`, by default
+    the limit: a server that stalls does so for about as long, and all streams that are under way share a pause.
 
     Returns None if the run is too short: fewer than eight blocks.
     """
@@ -63,18 +68,18 @@ def bursts(
     counts = np.diff(edges)
     levels = _levels(latency_ns[edges[0] : edges[-1]], limit_ns)
     slower = np.stack([np.diff(np.searchsorted(np.flatnonzero(latency_ns > level), edges)) for level in levels])
-    return _bursts(counts, slower, n / span_ns * 1e9, limit_ns)
+    return _bursts(counts, slower, least_burst(n / span_ns * 1e9, shared_ms or limit_ns / 1e6))
 
 
-def _bursts(counts: NDArray[np.int64], slower: NDArray[np.int64], rate_per_s: float, limit_ns: int) -> Clustering:
+def _bursts(counts: NDArray[np.int64], slower: NDArray[np.int64], least: float) -> Clustering:
     vif = float(_inflation(counts.astype(float), slower.astype(float)).max())
-    vif = max(vif, 2 * least_burst(rate_per_s, limit_ns / 1e6))
+    vif = max(vif, 2 * least)
     return Clustering(vif=max(1.0, vif), size=max(1.0, vif / 2), size_to_break=max(1.0, vif / 6))
 
 
-def least_burst(rate_per_s: float, limit_ms: float) -> float:
-    """Return the smallest burst size that is assumed: the requests of a quarter of the limit."""
-    return rate_per_s * limit_ms / 4000
+def least_burst(rate_per_s: float, shared_ms: float) -> float:
+    """Return the smallest burst size that is assumed: the requests of a quarter of that time."""
+    return rate_per_s * shared_ms / 4000
 
 
 def _levels(latency_ns: NDArray[np.int64], limit_ns: int) -> list[float]:

@@ -111,7 +111,13 @@ def _judge(limit: LatencyLimit, confidence: float, log: RequestLog, start_ns: in
         confidence,
         n=len(latency_ns),
         violations=int(np.count_nonzero(latency_ns > limit.limit_ns)),
-        found=bursts(log.scheduled_ns[first:], latency_ns, limit_ns=limit.limit_ns, start_ns=start_ns),
+        found=bursts(
+            log.scheduled_ns[first:],
+            latency_ns,
+            limit_ns=limit.limit_ns,
+            start_ns=start_ns,
+            shared_ms=limit.shared_ms,
+        ),
         start_ns=start_ns,
         order_statistics_ms=lambda thresholds: _order_statistics_ms(latency_ns, limit.quantile, thresholds),
     )
