@@ -248,19 +248,19 @@ class Certifier:
             )
         )
 
-    def watch(self, trial: Trial) -> None:
-        """Use time that is left to look at the machine under a certified trial, until it was seen long enough."""
-        while self.belief.speed.seen_s < WATCHED_S and self.left_s() > WATCH_S and not self.context.stop():
-            try:
-                if self.bench.config != trial.served:
-                    self.bench.load(trial.served)
-                self._runs += 1
-                self.bench.measure(self.covered_per_s(trial), WATCH_S, self.context.seed + ANOTHER * self._runs)
-            except BenchFailed as failure:
-                log.warning("the machine was not watched: %s", failure.reason)
-                return
-            if not self.belief.speed.seen_s:
-                return  # nothing can be seen without the simulator
+    def watch(self, trial: Trial) -> bool:
+        """Look at the machine under a certified trial for a moment; False if it was seen long enough."""
+        if self.belief.speed.seen_s >= WATCHED_S or self.left_s() <= WATCH_S or self.context.stop():
+            return False
+        try:
+            if self.bench.config != trial.served:
+                self.bench.load(trial.served)
+            self._runs += 1
+            self.bench.measure(self.covered_per_s(trial), WATCH_S, self.context.seed + ANOTHER * self._runs)
+        except BenchFailed as failure:
+            log.warning("the machine was not watched: %s", failure.reason)
+            return False
+        return self.belief.speed.seen_s > 0  # nothing can be seen without the simulator
 
     def fits(self, trial: Trial) -> bool:
         """True unless the server took more memory than allowed; emit a note if it did."""

@@ -7,16 +7,26 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from model_repo.spec import ServingConfig
 from search.certification.certifier import Certifier
-from search.certification.plans import SHARES, Plan, Planner
+from search.certification.plans import PATIENCE_S, SHARES, Plan, Planner
+from search.records.trial import WhyRecord
 from search.simulator.ensemble_surrogate import new_surrogate
+from search.simulator.replay import MIN_REPLAY_S
 from search.simulator.service_times_file import read_curves
+from search.study.acquisition import record_of
 from search.study.belief import Belief
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.bench import observed
-from search.trials.budget import BAD_LUCK, affordable_confidence, colocated_s, confidence_of_a_run
-from search.trials.context import TrialContext
+from search.trials.budget import (
+    BAD_LUCK,
+    affordable_confidence,
+    colocated_s,
+    confidence_of_a_run,
+    usual_certificate_s,
+)
+from search.trials.predicted_trial import run_predicted_trial
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")
@@ -26,6 +36,9 @@ WHEN_STOPPED_S = 30.0
 
 MIN_FOR_DEFAULT_S = 15.0
 """The default, which is only compared with, may take as long as the winner, and 15 s in any case."""
+
+PROFILES = 2
+"""The search profiles each kind twice."""
 
 COMPARED = 2
 """The candidates whose plans are compared."""
@@ -85,7 +98,7 @@ class Certification:
     """Decides what is sent next, and which trial is the answer."""
 
     certifier: Certifier
-    context: TrialContext
+    context: TrialRunner
     _certified: dict[int, Trial] = field(default_factory=dict)
 
     def result(
@@ -107,7 +120,8 @@ class Certification:
             winner = self._best_of(candidates)
             if winner is None:
                 return None
-        certifier.watch(winner)
+        while certifier.watch(winner):
+            winner = self._best_of(candidates) or winner
         winner = certifier.at_covered_rate(winner)
         default, start = (self._as_covered(one, winner) for one in (default, start))
         for other, name in ((default, "The default configuration"), (start, "Your own configuration")):
@@ -202,6 +216,7 @@ class Certification:
             held_per_s = self._held_per_s(best)
             if best is not None and held_per_s and self.context.objective.name != "cost":
                 candidates = [best]  # a higher rate is no reason for another one
+            self._look_at_unlucky(candidates)
             plan = self._plan(candidates, held_per_s)
             if held_per_s and (plan is None or plan.worth <= held_per_s):
                 return best
@@ -220,6 +235,38 @@ class Certification:
                 self._certified[found.number] = self._better(self._certified.get(found.number), found)
             if found is not None and between is None:
                 best = self._better(best, found)
+
+    def _look_at_unlucky(self, candidates: list[Trial]) -> None:
+        """Add a trial of what is the best if its profiles met slow phases alone, if that is worth its seconds.
+
+        The search chose by profiles before it knew how slow the machine is, and for how much of the time.
+        """
+        runner, belief = self.context, self.certifier.belief
+        unlucky, longer = belief.speed.unlucky(PROFILES)
+        if not unlucky or len(candidates) < 2 or runner.objective.name != "cost" or runner.stop():
+            return
+        surrogate, space, to_beat_per_s = belief.surrogate, runner.store.space, belief.usual_per_s(candidates[0])
+        needed_s = 2 * candidates[0].loading_s + MIN_REPLAY_S
+        if self.certifier.left_s() < needed_s + usual_certificate_s(to_beat_per_s, runner.slo):
+            return
+        tried = {belief.speed.profile_of(trial.served) for trial in runner.store.trials}
+        untried = [one for one in space.points() if belief.speed.profile_of(space.config(one)) not in tried]
+        surrogate.simulate(list(filter(runner.promising, untried)))
+        best = next((one for one in surrogate.best_first() if one.knobs in untried), None)
+        if best is None or unlucky * (longer * best.rate_per_s / to_beat_per_s - 1) < needed_s / PATIENCE_S:
+            return
+        asked = runner.store.ask_for([best.knobs], wanted=runner.promising)
+        if asked is not None:
+            why = WhyRecord(cause="predicted", prediction=record_of(best, surrogate, runner.store))
+            server = surrogate.server(space.config(asked))
+
+            def measured(config: ServingConfig, number: int) -> Trial | None:
+                return run_predicted_trial(runner, server, config, number, best.rate_per_s, once=True)
+
+            found = runner.run_trial(asked, measured, why)
+            if found is not None and found.rate_at_limit_per_s:
+                candidates.append(found)
+                candidates.sort(key=belief.usual_per_s, reverse=True)
 
     def _between(self, plan: Plan, paired: Trial) -> Plan | None:
         """Return the plan of the default if a candidate is to be confirmed again, and there is time for both."""

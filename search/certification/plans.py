@@ -115,9 +115,10 @@ class Planner:
             if self.fixed_per_s < evidence.refuted_per_s:
                 tried(self.fixed_per_s)
         else:
+            covered_per_s = self.belief.highest_covered(trial)
             most_per_s = min(
-                self.belief.highest_covered(trial),
-                _below_refuted(evidence),
+                covered_per_s,
+                _below_refuted(evidence, covered_per_s),
                 (REFUTED if held_per_s else LOWER) * evidence.given_up_per_s,
                 (LOWER if held_per_s else LATE_STEP) * evidence.late_per_s,
             )
@@ -182,14 +183,14 @@ class Planner:
         return replace(plan, rate_per_s=FAR_BELOW * min([plan.rate_per_s, *sent]))
 
 
-def _below_refuted(evidence: Evidence) -> float:
+def _below_refuted(evidence: Evidence, covered_per_s: float) -> float:
     """Return the highest rate that is worth a try after violated ones.
 
-    It is twice as far below the last as that was below the one before, as the belief was wrong about both; but not
-    in the lower half of what lies above a rate that was met.
+    If the belief, which covers `covered_per_s`, does not explain the last two, it is wrong: the next is twice as
+    far below the last as that was below the one before, but not in the lower half above a met rate.
     """
     last, before = evidence.refuted_per_s, evidence.refuted_before_per_s
-    step = min(REFUTED, (last / before) ** 2) if before < math.inf else REFUTED
+    step = min(REFUTED, (last / before) ** 2) if covered_per_s >= last and before < math.inf else REFUTED
     met = [rate for rate, _ in evidence.met if rate < last]
     return max(step * last, math.sqrt(max(met) * last) if met else 0.0)
 

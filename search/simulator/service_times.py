@@ -281,13 +281,16 @@ def _hindered(alone: ServiceCurve, sizes: Floats, counts: Floats, seconds: Float
 
     The factor may rise with the batch size, if cores are shared, or fall, if instances take turns on a GPU for
     less of their time. Sizes that were executed too few times to tell it have that of the next smaller ones.
+    Several instances are not faster than one: if their times are shorter, one was measured in a slow phase of the
+    machine, and all its times were longer by as much.
     """
     factor = seconds / alone.at(sizes)
+    slow = min(1.0, float(np.average(factor, weights=counts * seconds)))
     known, factors = pooled_sizes(
         sizes, counts, factor, join=lambda one, two: min(one[1], two[1]) < LEVEL_EXECUTIONS
     )
     knots = np.union1d(alone.sizes, known)
-    hindered = alone.at(knots) * np.interp(knots, known, np.maximum(factors, 1.0))
+    hindered = alone.at(knots) * np.interp(knots, known, np.maximum(factors, slow))
     return tuple(knots.tolist()), tuple(np.maximum.accumulate(hindered).tolist())
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from search.records.trial import PredictionRecord
+from search.simulator.service_times_file import service_times_record
 from search.simulator.surrogate import Kind, Predicted, Surrogate
 from search.space import knobs_of
 from search.study.store import TrialStore
@@ -21,6 +23,22 @@ def rank_candidates(surrogate: Surrogate, store: TrialStore) -> Iterator[Predict
     orders = {"cost": _by_rate, "latency": _by_latency, "energy": _by_energy}
     promising = orders[store.objective.name](surrogate, store)
     return (prediction for prediction in promising if store.untried(prediction.knobs))
+
+
+def record_of(prediction: Predicted, surrogate: Surrogate, store: TrialStore) -> PredictionRecord:
+    """Return the record of a prediction as of now, with its rank among the untried ones."""
+    tried = [knobs_of(trial.served) for trial in store.trials]
+    untried = [one for one in surrogate.best_first() if one.knobs not in tried]
+    best = store.best()
+    return PredictionRecord(
+        rate_per_s=prediction.rate_per_s,
+        sd=prediction.sd,
+        simulated_per_s=prediction.simulated_per_s,
+        rank=1 + sum(one.at_best > prediction.at_best for one in untried),
+        untried=len(untried),
+        to_beat_per_s=None if best is None else best.rate_at_limit_per_s,
+        service_times=service_times_record(surrogate.server(store.space.config(prediction.knobs))),
+    )
 
 
 def _by_rate(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:

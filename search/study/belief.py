@@ -79,6 +79,7 @@ class Belief:
     bench: ObservedBench
 
     speed: MachineSpeed = field(init=False)
+    _seen: tuple[int, int] = 0, 0  # the runs and profiles by which these candidates are simulated
     _candidates: dict[ServingConfig, _Candidate] = field(default_factory=dict)
     _units: dict[int, Floats] = field(default_factory=dict)
 
@@ -216,7 +217,9 @@ class Belief:
         return np.stack(rows).astype(np.int64)
 
     def _candidate(self, trial: Trial) -> _Candidate:
-        if self.speed.look():
+        seen = self.speed.look()
+        if self._seen != seen:
+            self._seen = seen
             self._candidates.clear()
         if trial.served not in self._candidates:
             self._candidates[trial.served] = self._new_candidate(trial)

@@ -11,12 +11,12 @@ from itertools import islice
 from typing import Literal
 
 from model_repo.spec import ServingConfig
-from search.records.trial import Cause, PredictionRecord, WhyRecord
+from search.records.trial import Cause, WhyRecord
 from search.simulator.ensemble_surrogate import new_surrogate
-from search.simulator.service_times_file import read_curves, service_times_record, write_curves
+from search.simulator.service_times_file import read_curves, write_curves
 from search.simulator.surrogate import Predicted, Surrogate, alone_per_s, kinds_to_profile
 from search.space import Knobs, knobs_of, without_delays
-from search.study.acquisition import rank_candidates
+from search.study.acquisition import rank_candidates, record_of
 from search.study.belief import Belief
 from search.study.profiling import measure_service_times
 from search.study.trial_runner import TrialRunner
@@ -242,7 +242,7 @@ class GuidedSearch:
         others = (one for one in self._candidates() if one.knobs != mine.knobs)
         left = MAX_VERIFIED - self._verified - 1 - len(self.runner.store.away)
         self.runner.hand_out(
-            (one.knobs, WhyRecord(cause="predicted", prediction=self._prediction_record(one)))
+            (one.knobs, WhyRecord(cause="predicted", prediction=record_of(one, self.surrogate, self.runner.store)))
             for one in islice(others, max(0, left))
         )
 
@@ -254,7 +254,7 @@ class GuidedSearch:
         asked = self.runner.store.ask_for([prediction.knobs], wanted=lambda _: True)
         if asked is None:
             return
-        why = WhyRecord(cause=cause, prediction=self._prediction_record(prediction))
+        why = WhyRecord(cause=cause, prediction=record_of(prediction, self.surrogate, self.runner.store))
 
         def measured(config: ServingConfig, number: int) -> Trial | None:
             server = self.surrogate.server(config)
@@ -267,22 +267,6 @@ class GuidedSearch:
         if trial is None:
             return
         self._update(trial)
-
-    def _prediction_record(self, prediction: Predicted) -> PredictionRecord:
-        """Return the record of a prediction as of now, with its rank among the untried ones."""
-        store = self.runner.store
-        tried = [knobs_of(trial.served) for trial in store.trials]
-        untried = [one for one in self.surrogate.best_first() if one.knobs not in tried]
-        best = store.best()
-        return PredictionRecord(
-            rate_per_s=prediction.rate_per_s,
-            sd=prediction.sd,
-            simulated_per_s=prediction.simulated_per_s,
-            rank=1 + sum(one.at_best > prediction.at_best for one in untried),
-            untried=len(untried),
-            to_beat_per_s=None if best is None else best.rate_at_limit_per_s,
-            service_times=service_times_record(self.surrogate.server(store.space.config(prediction.knobs))),
-        )
 
     def _update(self, trial: Trial) -> None:
         """Correct the predictions by a trial: by its capacity at the usual speed, if a slowdown explains it."""

@@ -43,15 +43,15 @@ class MachineSpeed:
     bench: ObservedBench
 
     _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
-    _looked: tuple[int, int] = 0, 0  # at how many runs, with how many profiles
+    _looked: tuple[int, int] = 0, 0  # how many runs and profiles
     _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
     _slowdowns: Floats = field(default_factory=lambda: np.zeros(0))
 
-    def look(self) -> bool:
-        """Take in the runs since the last look; True if there are any, or their kinds were profiled further."""
+    def look(self) -> tuple[int, int]:
+        """Take in the runs since the last look; return how many runs and profiles have been taken in."""
         now = len(self.bench.runs), self.surrogate.profiles
         if self._looked == now:
-            return False
+            return now
         self._looked = now
         before, self._replayed = self._replayed, []
         for number, run in enumerate(self.bench.runs):
@@ -67,7 +67,7 @@ class MachineSpeed:
         by_kind: dict[tuple[Kind, int], list[Floats]] = {}
         for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True):
             if factors is not None:
-                by_kind.setdefault(self._kind(run.config), []).append(factors)
+                by_kind.setdefault(self.profile_of(run.config), []).append(factors)
         known = {kind: np.concatenate(each) for kind, each in by_kind.items()}
         self._usual = {kind: usual_slowdown(factors) for kind, factors in known.items()}
         for kind, factors in known.items():
@@ -77,12 +77,12 @@ class MachineSpeed:
                 if slow ** max(1.0, GRAIN_S * len(factors) / BLOCK_S) > UNLUCKY:
                     self._usual[kind] = 0.0
         each = [
-            factors - self._usual[self._kind(run.config)]
+            factors - self._usual[self.profile_of(run.config)]
             for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
             if factors is not None
         ]
         self._slowdowns = without_noise(np.concatenate(each)) if each else np.zeros(0)
-        return True
+        return now
 
     @property
     def slowdowns(self) -> Floats:
@@ -116,16 +116,23 @@ class MachineSpeed:
         begins, ends = np.flatnonzero(slow[1:] & ~slow[:-1]), np.flatnonzero(~slow[1:] & slow[:-1])
         return int(np.count_nonzero(GRAIN_S * (ends - begins) > PHASE_S))
 
+    def unlucky(self, looks: int) -> tuple[float, float]:
+        """Return how likely all of some looks meet slow phases, and the factor on execution times in these."""
+        slow = self.slowdowns > math.log1p(SLOW)
+        if not slow.any():
+            return 0.0, 1.0
+        return float(slow.mean()) ** looks, math.exp(float(self._slowdowns[slow].mean()))
+
     def usual_slowdown(self, config: ServingConfig) -> float | None:
         """Return the factor on profiled execution times at the machine's usual speed; None if it is not known."""
         self.look()
-        usual = self._usual.get(self._kind(config))
+        usual = self._usual.get(self.profile_of(config))
         return None if usual is None else math.exp(usual)
 
     def slowest(self, trial: Trial) -> float:
         """Return ln of the largest slowdown in the runs of a trial, but for pauses, beyond its usual speed."""
         self.look()
-        usual = self._usual.get(self._kind(trial.served), 0.0)
+        usual = self._usual.get(self.profile_of(trial.served), 0.0)
         own = [
             float(factors[factors < math.log(0.99 * PAUSED)].max(initial=usual)) - usual
             for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
@@ -137,5 +144,6 @@ class MachineSpeed:
         """True if the configuration can be simulated."""
         return self.surrogate.workload.predictable and self.surrogate.profiled(knobs_of(config))
 
-    def _kind(self, config: ServingConfig) -> tuple[Kind, int]:
+    def profile_of(self, config: ServingConfig) -> tuple[Kind, int]:
+        """Return what is profiled as one: the kind and the instance count."""
         return self.surrogate.kind_of(knobs_of(config)), config.instance_count

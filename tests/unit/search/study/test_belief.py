@@ -62,6 +62,15 @@ def test_a_slow_phase_lowers_the_covered_rate_and_not_the_usual_capacity(tmp_pat
     assert unsteady.covers(one, unsteady.highest_covered(one))
 
 
+def test_what_a_later_run_shows_counts_whoever_asks_for_it_first(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1)
+    known = after(tmp_path, SLOW_PHASE[10:] + SLOW_PHASE[:10], (one, 600.0), profiled=(one,))
+    rate_per_s = known.highest_covered(one)
+    known.bench.measure(600.0, 10.0, 1)
+    assert known.speed.slow_phases() == 2, "the phase was split in two"
+    assert not known.covers(one, rate_per_s)
+
+
 def test_the_speed_in_each_second_of_the_runs_is_kept_for_the_report(tmp_path: Path) -> None:
     one = tried(tmp_path, 16, 1)
     known = after(tmp_path, SLOW_PHASE, (one, 600.0), (one, 600.0), (one, 600.0), profiled=(one,))
