@@ -93,10 +93,6 @@ class Certifier:
         """True if the latest runs all measured the client, for long enough."""
         return len(self._untrusted_s) >= MAX_UNTRUSTED and sum(self._untrusted_s) >= UNTRUSTED_FOR_S
 
-    def begun(self, plan: Plan) -> bool:
-        """True if the rate of a plan has met the SLO on one server, and not yet on a restarted one."""
-        return len(self.evidence(plan.trial).on(plan.rate_per_s)) == 1
-
     def run(self, plan: Plan) -> Trial | None:
         """Send the load of a plan, on a restarted server if its rate was met once; return the certified trial.
 
@@ -250,7 +246,8 @@ class Certifier:
 
     def watch(self, trial: Trial) -> bool:
         """Look at the machine under a certified trial for a moment; False if it was seen long enough."""
-        if self.belief.speed.seen_s >= WATCHED_S or self.left_s() <= WATCH_S or self.context.stop():
+        needed_s = WATCH_S + (self.bench.config != trial.served) * trial.loading_s
+        if self.belief.speed.seen_s >= WATCHED_S or self.left_s() <= needed_s or self.context.stop():
             return False
         try:
             if self.bench.config != trial.served:

@@ -7,15 +7,13 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from model_repo.spec import ServingConfig
 from search.certification.certifier import Certifier
 from search.certification.plans import PATIENCE_S, SHARES, Plan, Planner
-from search.records.trial import WhyRecord
-from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.replay import MIN_REPLAY_S
 from search.simulator.service_times_file import read_curves
-from search.study.acquisition import record_of
+from search.study.acquisition import verify
 from search.study.belief import Belief
+from search.study.guided_search import surrogate_for
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.bench import observed
@@ -26,7 +24,6 @@ from search.trials.budget import (
     confidence_of_a_run,
     usual_certificate_s,
 )
-from search.trials.predicted_trial import run_predicted_trial
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")
@@ -69,7 +66,7 @@ def certify_best(runner: TrialRunner) -> CertifiedResult | None:
     If `runner.stop` is true, only one server confirms it; in 30 s at most, if it was true at the start.
     """
     store, budget = runner.store, runner.budget
-    surrogate = new_surrogate(store.space, slo=runner.slo, seed=runner.seed, workload=runner.workload)
+    surrogate = surrogate_for(runner)
     surrogate.curves.update(read_curves(store.path.parent))
     watched = observed(runner.bench)
     certifier = Certifier(
@@ -106,7 +103,8 @@ class Certification:
     ) -> CertifiedResult | None:
         """Certify the best of the candidates, the default and the start; see `certify_best`."""
         certifier = self.certifier
-        candidates = self._ranked(candidates)
+        if self.context.objective.name == "cost":
+            candidates = sorted(candidates, key=certifier.belief.usual_per_s, reverse=True)
         self._choose_confidence(candidates)
         # What the user knows is compared with first, if there is no time for both.
         measured = next((one for one in (start, default) if one is not None and one.state == "complete"), None)
@@ -116,12 +114,10 @@ class Certification:
             return None
         most_s = max(MIN_FOR_DEFAULT_S, self.context.budget.elapsed_s() - begun_s)
         start, default = (self._if_time(one, winner, most_s) for one in (start, default))
-        if winner.number in certifier.mixing:
-            winner = self._best_of(candidates)
+        while winner.number in certifier.mixing or certifier.watch(winner):
+            winner = self._best_of(candidates, best=self._certified.get(winner.number))
             if winner is None:
                 return None
-        while certifier.watch(winner):
-            winner = self._best_of(candidates) or winner
         winner = certifier.at_covered_rate(winner)
         default, start = (self._as_covered(one, winner) for one in (default, start))
         for other, name in ((default, "The default configuration"), (start, "Your own configuration")):
@@ -157,11 +153,6 @@ class Certification:
         mine, its = map(self._worth, (winner, other))
         wanted = other.served not in self.certifier.store.space.only_compared
         return wanted and its[0] >= mine[0] and its[1] > mine[1]
-
-    def _ranked(self, candidates: list[Trial]) -> list[Trial]:
-        if self.context.objective.name != "cost":
-            return candidates
-        return sorted(candidates, key=self.certifier.belief.usual_per_s, reverse=True)
 
     def _choose_confidence(self, candidates: list[Trial]) -> None:
         """Certify with a lower confidence if the time left is too short for that of the SLO."""
@@ -205,13 +196,16 @@ class Certification:
                 best = plan
         return best
 
-    def _best_of(self, candidates: list[Trial], *, paired: Trial | None = None) -> Trial | None:
+    def _best_of(
+        self, candidates: list[Trial], *, best: Trial | None = None, paired: Trial | None = None
+    ) -> Trial | None:
         """Return the candidate with the highest rate that is certified, on two servers if there is time.
 
-        `paired` is sent its load between the two runs of a candidate, if there is time for that.
+        `best` is that until now. `paired` is sent its load between the two runs of a candidate, if there is time.
         """
         certifier = self.certifier
-        best = next((self._certified[one.number] for one in candidates if one.number in self._certified), None)
+        certified = (self._certified[one.number] for one in candidates if one.number in self._certified)
+        best = best or max(certified, key=self._worth, default=None)
         while True:
             held_per_s = self._held_per_s(best)
             if best is not None and held_per_s and self.context.objective.name != "cost":
@@ -243,35 +237,31 @@ class Certification:
         """
         runner, belief = self.context, self.certifier.belief
         unlucky, longer = belief.speed.unlucky(PROFILES)
-        if not unlucky or len(candidates) < 2 or runner.objective.name != "cost" or runner.stop():
+        surrogate, space = belief.surrogate, runner.store.space
+        # The spaces of ensembles are too large to be simulated whole.
+        by_rate = runner.objective.name == "cost"
+        if not unlucky or len(candidates) < 2 or space.members or not by_rate or runner.stop():
             return
-        surrogate, space, to_beat_per_s = belief.surrogate, runner.store.space, belief.usual_per_s(candidates[0])
+        to_beat_per_s = belief.usual_per_s(candidates[0])
         needed_s = 2 * candidates[0].loading_s + MIN_REPLAY_S
         if self.certifier.left_s() < needed_s + usual_certificate_s(to_beat_per_s, runner.slo):
             return
         tried = {belief.speed.profile_of(trial.served) for trial in runner.store.trials}
         untried = [one for one in space.points() if belief.speed.profile_of(space.config(one)) not in tried]
         surrogate.simulate(list(filter(runner.promising, untried)))
-        best = next((one for one in surrogate.best_first() if one.knobs in untried), None)
+        predictions = (surrogate.predicted(knobs) for knobs in untried if runner.promising(knobs))
+        best = max((one for one in predictions if one is not None), key=lambda one: one.at_best, default=None)
         if best is None or unlucky * (longer * best.rate_per_s / to_beat_per_s - 1) < needed_s / PATIENCE_S:
             return
-        asked = runner.store.ask_for([best.knobs], wanted=runner.promising)
-        if asked is not None:
-            why = WhyRecord(cause="predicted", prediction=record_of(best, surrogate, runner.store))
-            server = surrogate.server(space.config(asked))
-
-            def measured(config: ServingConfig, number: int) -> Trial | None:
-                return run_predicted_trial(runner, server, config, number, best.rate_per_s, once=True)
-
-            found = runner.run_trial(asked, measured, why)
-            if found is not None and found.rate_at_limit_per_s:
-                candidates.append(found)
-                candidates.sort(key=belief.usual_per_s, reverse=True)
+        found = verify(runner, surrogate, best, once=True)
+        if found is not None and found.rate_at_limit_per_s:
+            candidates.append(found)
+            candidates.sort(key=belief.usual_per_s, reverse=True)
 
     def _between(self, plan: Plan, paired: Trial) -> Plan | None:
         """Return the plan of the default if a candidate is to be confirmed again, and there is time for both."""
         if (
-            not self.certifier.begun(plan)
+            len(self.certifier.evidence(plan.trial).on(plan.rate_per_s)) != 1
             or paired.number == plan.trial.number
             or paired.number in self._certified
         ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from loadgen.records.formats import format_percent, format_rate, format_seconds
 from search.certification.evidence import Evidence
@@ -73,13 +72,6 @@ class Plan:
         return f"{format_rate(self.rate_per_s)}/s passes with {format_percent(self.outlook.share)}"
 
 
-class Seconds(NamedTuple):
-    """What is left, and what loading takes of it."""
-
-    left: float
-    loading: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
     """Plans runs on a server by a belief.
@@ -106,7 +98,7 @@ class Planner:
         def tried(rate_per_s: float) -> bool:
             """Plan for a rate; True if it is the best so far."""
             most = max((plan.worth for plan in plans), default=held_per_s)
-            plan = self._plan(trial, evidence, rate_per_s, most, Seconds(left_s, loading_s), held_per_s)
+            plan = self._plan(trial, evidence, rate_per_s, most, (left_s, loading_s), held_per_s)
             if plan is not None:
                 plans.append(plan)
             return plan is not None and plan.outlook.share > 0 and plan.worth > most
@@ -127,7 +119,10 @@ class Planner:
                 tried(rate_per_s)
             all(map(tried, (share * most_per_s for share in SHARES if share * most_per_s > held_per_s)))
             rate_per_s = LOWER * SHARES[0] * most_per_s
-            while not _is_sure(plans) and rate_per_s > max(held_per_s, LOWEST * most_per_s):
+            # Until the best plan passes in all simulated tests.
+            while rate_per_s > max(held_per_s, LOWEST * most_per_s) and not (
+                plans and max(plans, key=lambda plan: plan.worth).outlook.share == 1
+            ):
                 tried(rate_per_s)
                 rate_per_s *= LOWER
         able = sorted((plan for plan in plans if plan.outlook.share > 0), key=lambda plan: -plan.worth)
@@ -138,9 +133,10 @@ class Planner:
             # A rate that is met on one server is better than none.
             alone = replace(self, once=True).best(trial, evidence, left_s=left_s, loading_s=loading_s)
             return alone if best is None or (alone is not None and alone.worth > best.worth) else best
-        if best is not None:
-            return best
-        return self._far_below(plans[0], evidence) if plans and self.fixed_per_s is None else None
+        if best is None and plans and self.fixed_per_s is None:
+            sent = [run.rate_per_s for run in evidence.runs]
+            return replace(plans[0], rate_per_s=FAR_BELOW * min([plans[0].rate_per_s, *sent]))
+        return best
 
     def _plan(
         self,
@@ -148,14 +144,14 @@ class Planner:
         evidence: Evidence,
         rate_per_s: float,
         least_worth: float,
-        time: Seconds,
+        time_s: tuple[float, float],
         held_per_s: float,
     ) -> Plan | None:
-        """Return the plan for one rate; None if the time is too short to be worth more than that."""
-        on = evidence.on(rate_per_s)
+        """Return the plan for a rate; None if `time_s`, all and for loading, is too short to be worth more."""
+        (left_s, loading_s), on = time_s, evidence.on(rate_per_s)
         servers = 1 if on or self.once else 2
         worthy_s = PATIENCE_S * math.log(rate_per_s / least_worth) if least_worth > 0 else math.inf
-        seconds = (min(time.left, worthy_s) - time.loading) / servers
+        seconds = (min(left_s, worthy_s) - loading_s) / servers
         before = evidence.logs(rate_per_s, self.server)
         if seconds < max(MIN_RUN_S, 0.0 if before else self.least_s):
             return None
@@ -164,7 +160,7 @@ class Planner:
             rate_per_s,
             left_s=seconds,
             confidence=evidence.of_each,
-            before=() if self.server in on else evidence.logs(rate_per_s, self.server),
+            before=() if self.server in on else before,
             least_share=(least_worth - held_per_s) / max(1e-9, rate_per_s - held_per_s),
         )
         return Plan(
@@ -172,15 +168,10 @@ class Planner:
             rate_per_s=rate_per_s,
             outlook=replace(outlook, seconds=max(outlook.seconds, self.least_s)),
             servers=servers,
-            left_s=time.left,
-            loading_s=time.loading,
+            left_s=left_s,
+            loading_s=loading_s,
             held_per_s=held_per_s,
         )
-
-    def _far_below(self, plan: Plan, evidence: Evidence) -> Plan:
-        """Return a plan far below all rates that were sent, as none is likely to pass."""
-        sent = [run.rate_per_s for run in evidence.runs]
-        return replace(plan, rate_per_s=FAR_BELOW * min([plan.rate_per_s, *sent]))
 
 
 def _below_refuted(evidence: Evidence, covered_per_s: float) -> float:
@@ -193,8 +184,3 @@ def _below_refuted(evidence: Evidence, covered_per_s: float) -> float:
     step = min(REFUTED, (last / before) ** 2) if covered_per_s >= last and before < math.inf else REFUTED
     met = [rate for rate, _ in evidence.met if rate < last]
     return max(step * last, math.sqrt(max(met) * last) if met else 0.0)
-
-
-def _is_sure(plans: list[Plan]) -> bool:
-    """True if the best plan passes in all simulated tests."""
-    return bool(plans) and max(plans, key=lambda plan: plan.worth).outlook.share == 1

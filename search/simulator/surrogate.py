@@ -216,8 +216,9 @@ class Surrogate:
         fall towards this instance count. Predictions are compared at the same instance counts.
         """
         engine, kind = knobs["engine"], self.kind_of(knobs)
-        if self._slow_alone(str(engine)):
-            return True
+        rates = alone_per_s(self.space, limit_ms=self.slo.first.limit_ms)
+        if engine in rates and rates[str(engine)] < RACE_SHARE * max(rates.values()):
+            return True  # a server only takes from both
         mine = [(other, rate) for other, rate in self._raw.values() if other["engine"] == engine]
         if not mine:
             return False
@@ -245,11 +246,6 @@ class Surrogate:
         below = [best[busy] for busy in sorted(best) if busy < count]
         above = [best[busy] for busy in sorted(best, reverse=True) if busy > count]
         return any(len(side) > 1 and side[-1] < FALLING * max(side) for side in (below, above))
-
-    def _slow_alone(self, engine: str) -> bool:
-        """True if its standalone throughput is below 75 % of the best. A server only takes from both."""
-        rates = alone_per_s(self.space, limit_ms=self.slo.first.limit_ms)
-        return engine in rates and rates[engine] < RACE_SHARE * max(rates.values())
 
     def best_first(self) -> list[Predicted]:
         """Return all predictions above 0, the highest optimistic rate first."""

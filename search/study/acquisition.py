@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from search.records.trial import PredictionRecord
+from model_repo.spec import ServingConfig
+from search.records.trial import Cause, PredictionRecord, WhyRecord
 from search.simulator.service_times_file import service_times_record
 from search.simulator.surrogate import Kind, Predicted, Surrogate
 from search.space import knobs_of
 from search.study.store import TrialStore
+from search.study.trial_runner import TrialRunner
+from search.trials.predicted_trial import run_predicted_trial
+from search.trials.trial import Trial
 
 WORTH = 1.015
 """A prediction is worth a run if its optimistic value is more than 1.5 % above the best verified value."""
@@ -25,12 +29,28 @@ def rank_candidates(surrogate: Surrogate, store: TrialStore) -> Iterator[Predict
     return (prediction for prediction in promising if store.untried(prediction.knobs))
 
 
-def record_of(prediction: Predicted, surrogate: Surrogate, store: TrialStore) -> PredictionRecord:
-    """Return the record of a prediction as of now, with its rank among the untried ones."""
+def verify(
+    runner: TrialRunner, surrogate: Surrogate, prediction: Predicted, cause: Cause = "predicted", *, once: bool
+) -> Trial | None:
+    """Run the trial of a prediction, see `run_predicted_trial`; None if it is tried already, or was stopped."""
+    asked = runner.store.ask_for([prediction.knobs], wanted=lambda _: True)
+
+    def measured(config: ServingConfig, number: int) -> Trial | None:
+        server = surrogate.server(config)
+        return run_predicted_trial(runner, server, config, number, prediction.rate_per_s, once=once)
+
+    why = why_predicted(prediction, surrogate, runner.store, cause)
+    return None if asked is None else runner.run_trial(asked, measured, why)
+
+
+def why_predicted(
+    prediction: Predicted, surrogate: Surrogate, store: TrialStore, cause: Cause = "predicted"
+) -> WhyRecord:
+    """Return the reason of a trial with its prediction as of now, and the rank of that among the untried ones."""
     tried = [knobs_of(trial.served) for trial in store.trials]
     untried = [one for one in surrogate.best_first() if one.knobs not in tried]
     best = store.best()
-    return PredictionRecord(
+    record = PredictionRecord(
         rate_per_s=prediction.rate_per_s,
         sd=prediction.sd,
         simulated_per_s=prediction.simulated_per_s,
@@ -39,6 +59,7 @@ def record_of(prediction: Predicted, surrogate: Surrogate, store: TrialStore) ->
         to_beat_per_s=None if best is None else best.rate_at_limit_per_s,
         service_times=service_times_record(surrogate.server(store.space.config(prediction.knobs))),
     )
+    return WhyRecord(cause=cause, prediction=record)
 
 
 def _by_rate(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:

@@ -18,7 +18,7 @@ from loadgen.statistics.slo_test import certify_together, combined_answer
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
 from search.simulator.capacity import STAND_IN_REQUESTS, rate_at_limit, stand_in
-from search.simulator.replay import GRAIN_S, SLOW, Pace
+from search.simulator.replay import GRAIN_S, Pace
 from search.simulator.server import Simulated
 from search.simulator.surrogate import Surrogate
 from search.study.machine_speed import BLOCK_S, MachineSpeed
@@ -100,9 +100,8 @@ class Belief:
         first = math.log(high / low) / 2 if low and high else 0.1
         own_s = sum(run.seconds for run in self.bench.runs if run.config == trial.served)
         looks = max(1.0, own_s / BLOCK_S)
-        machine = self.speed.slowdowns
-        slow_share = float(np.mean(machine > math.log1p(SLOW))) if len(machine) else 0.0
-        never = float(np.std(machine)) * slow_share**looks if slow_share else 0.0
+        unlucky, _ = self.speed.unlucky(looks)
+        never = unlucky * float(np.std(self.speed.slowdowns)) if unlucky else 0.0
         return math.hypot(MIN_ERROR, first / math.sqrt(looks), never)
 
     def covers(self, trial: Trial, rate_per_s: float) -> bool:

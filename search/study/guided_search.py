@@ -10,20 +10,19 @@ from functools import partial
 from itertools import islice
 from typing import Literal
 
-from model_repo.spec import ServingConfig
 from search.records.trial import Cause, WhyRecord
 from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.service_times_file import read_curves, write_curves
 from search.simulator.surrogate import Predicted, Surrogate, alone_per_s, kinds_to_profile
 from search.space import Knobs, knobs_of, without_delays
-from search.study.acquisition import rank_candidates, record_of
+from search.study.acquisition import rank_candidates, verify, why_predicted
 from search.study.belief import Belief
 from search.study.profiling import measure_service_times
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.bench import observed
 from search.trials.capacity_trial import run_capacity_or_rate_trial, run_capacity_trial
-from search.trials.predicted_trial import BASELINE_CAPACITY_S, explanation, run_predicted_trial
+from search.trials.predicted_trial import BASELINE_CAPACITY_S, explanation
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.guided")
@@ -80,8 +79,9 @@ class GuidedSearch:
             before = self.runner.store.trials
         for trial in before:
             self._update(trial)
-        self.runner.on_event(events.PhaseStarted(name="search", detail=self._simulated()))
-        predictions = self.surrogate.best_first()
+        size, predictions = len(self._simulate_all()), self.surrogate.best_first()
+        detail = f"{size} configurations, {len(predictions)} of them predicted to meet the SLO"
+        self.runner.on_event(events.PhaseStarted(name="search", detail=detail))
         if not self.surrogate.curves:
             return False
         if not predictions and any(trial.rate_at_limit_per_s for trial in self.runner.store.trials):
@@ -109,7 +109,9 @@ class GuidedSearch:
         alone = alone_per_s(space, limit_ms=self.runner.slo.first.limit_ms)
         of_fastest, of_first = (alone.get(str(knobs["engine"]), 0.0) for knobs in (kinds[0], first))
         at_last = of_fastest > FAR_ABOVE * of_first > 0
-        points = kinds if at_last else sorted(kinds, key=lambda knobs: not self._same_kind(knobs, first))
+        kind_of, count = self.surrogate.kind_of, first["instance_count"]
+        mine = [one for one in kinds if one["instance_count"] == count and kind_of(one) == kind_of(first)]
+        points = kinds if at_last else [*mine, *(one for one in kinds if one not in mine)]
         in_any_case = 1 if at_last else len(space.engines)
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
         for index, knobs in enumerate(points):
@@ -168,20 +170,12 @@ class GuidedSearch:
         write_curves(self.runner.store.path.parent, self.surrogate.curves)
         self._simulate_all()
 
-    def _same_kind(self, knobs: Knobs, other: Knobs) -> bool:
-        same_count = knobs["instance_count"] == other["instance_count"]
-        return same_count and self.surrogate.kind_of(knobs) == self.surrogate.kind_of(other)
-
     # Simulating
 
     def _simulate_all(self) -> list[Knobs]:
-        points = [knobs for knobs in self.runner.store.space.points() if self.runner.promising(knobs)]
+        points = list(filter(self.runner.promising, self.runner.store.space.points()))
         self.surrogate.simulate(points)
         return points
-
-    def _simulated(self) -> str:
-        size, kept = len(self._simulate_all()), len(self.surrogate.best_first())
-        return f"{size} configurations, {kept} of them predicted to meet the SLO"
 
     # Verifying
 
@@ -242,7 +236,7 @@ class GuidedSearch:
         others = (one for one in self._candidates() if one.knobs != mine.knobs)
         left = MAX_VERIFIED - self._verified - 1 - len(self.runner.store.away)
         self.runner.hand_out(
-            (one.knobs, WhyRecord(cause="predicted", prediction=record_of(one, self.surrogate, self.runner.store)))
+            (one.knobs, why_predicted(one, self.surrogate, self.runner.store))
             for one in islice(others, max(0, left))
         )
 
@@ -251,22 +245,12 @@ class GuidedSearch:
         return (one for one in untried if self.runner.promising(one.knobs))
 
     def _verify(self, prediction: Predicted, *, cause: Cause) -> None:
-        asked = self.runner.store.ask_for([prediction.knobs], wanted=lambda _: True)
-        if asked is None:
-            return
-        why = WhyRecord(cause=cause, prediction=record_of(prediction, self.surrogate, self.runner.store))
-
-        def measured(config: ServingConfig, number: int) -> Trial | None:
-            server = self.surrogate.server(config)
-            # Certification finds the capacity of what is compared with.
-            once = cause in ("baseline", "start")
-            return run_predicted_trial(self.runner, server, config, number, prediction.rate_per_s, once=once)
-
-        trial = self.runner.run_trial(asked, measured, why)
-        self._verified += 1
-        if trial is None:
-            return
-        self._update(trial)
+        # Certification finds the capacity of what is compared with.
+        once = cause in ("baseline", "start")
+        trial = verify(self.runner, self.surrogate, prediction, cause, once=once)
+        if trial is not None:
+            self._verified += 1
+            self._update(trial)
 
     def _update(self, trial: Trial) -> None:
         """Correct the predictions by a trial: by its capacity at the usual speed, if a slowdown explains it."""
@@ -282,7 +266,8 @@ class GuidedSearch:
             rate_per_s = self._belief.usual_per_s(trial) or rate_per_s
         if self.surrogate.update(knobs, rate_per_s, slowdown) is not None and prediction is not None:
             error = math.log(rate_per_s / prediction.rate_per_s)
-            self._errors.append(0.0 if _unsteady_machine(slowdown) else error)
+            unsteady = slowdown is not None and abs(math.log(slowdown)) < math.log(UNSTEADY)
+            self._errors.append(0.0 if unsteady else error)
 
     # Nothing meets the SLO
 
@@ -293,11 +278,7 @@ class GuidedSearch:
         def lone_s(knobs: Knobs) -> float:
             return self.surrogate.server(space.config(knobs)).lone_s
 
-        alone = [
-            knobs
-            for knobs in self._without_batches()
-            if self.surrogate.profiled(knobs) and self.runner.promising(knobs)
-        ]
+        alone = filter(self.runner.promising, filter(self.surrogate.profiled, self._without_batches()))
         for knobs in sorted(alone, key=lone_s)[:FASTEST_INFEASIBLE]:
             asked = self.runner.store.ask_for([knobs], wanted=self.runner.promising)
             if asked is not None and self.runner.may_go_on():
@@ -306,11 +287,6 @@ class GuidedSearch:
     def _without_batches(self) -> list[Knobs]:
         space = self.runner.store.space
         return [knobs for knobs in space.points() if knobs["max_batch_size"] == space.max_batch_sizes[0]]
-
-
-def _unsteady_machine(slowdown: float | None) -> bool:
-    """True if a prediction was only off because the machine's speed is unstable."""
-    return slowdown is not None and abs(math.log(slowdown)) < math.log(UNSTEADY)
 
 
 def surrogate_for(runner: TrialRunner) -> Surrogate:

@@ -116,7 +116,7 @@ class MachineSpeed:
         begins, ends = np.flatnonzero(slow[1:] & ~slow[:-1]), np.flatnonzero(~slow[1:] & slow[:-1])
         return int(np.count_nonzero(GRAIN_S * (ends - begins) > PHASE_S))
 
-    def unlucky(self, looks: int) -> tuple[float, float]:
+    def unlucky(self, looks: float) -> tuple[float, float]:
         """Return how likely all of some looks meet slow phases, and the factor on execution times in these."""
         slow = self.slowdowns > math.log1p(SLOW)
         if not slow.any():

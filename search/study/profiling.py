@@ -85,7 +85,9 @@ def measure_members(runner: TrialRunner, surrogate: EnsembleSurrogate, counts: f
     space = runner.store.space
     for sizes in MEMBERS_SIZES:
         asked_for = space.spread(sizes, counts)
-        config = _without_delays(space.config(asked_for))
+        config = space.config(asked_for)
+        # Also without the queue delays of members that keep theirs: no lone time has them.
+        config = replace(config, members=tuple(replace(one, max_queue_delay_us=0) for one in config.members))
         if not space.is_legal(asked_for) or not runner.promising(asked_for):
             continue
         runner.on_event(events.PhaseStarted(name="profile", detail=knobs_text(config)))
@@ -110,11 +112,6 @@ def measure_members(runner: TrialRunner, surrogate: EnsembleSurrogate, counts: f
             return False
         return True
     return ran_out_of_memory(reason)
-
-
-def _without_delays(config: ServingConfig) -> ServingConfig:
-    """Return the configuration without queue delays, also of members that keep theirs: no lone time has them."""
-    return replace(config, members=tuple(replace(one, max_queue_delay_us=0) for one in config.members))
 
 
 def _record_failure(runner: TrialRunner, knobs: Knobs, failure: BenchFailed, spent: Spent) -> None:

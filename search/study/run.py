@@ -113,21 +113,17 @@ def write_search(runner: TrialRunner) -> None:
     write_atomically(runner.store.path.parent / SEARCH_FILE, text + "\n")
 
 
-def _predicted_search(runner: TrialRunner) -> bool:
-    """Run the search that can predict this model; False if there is none, or it gave up."""
-    surrogate = surrogate_for(runner)
-    if isinstance(surrogate, EnsembleSurrogate):
-        return EnsembleSearch(runner, surrogate).run()
-    # Nobody knows when a model calls others, and how often. Colocated models that stay as they are slow down its
-    # executions, which are profiled under their load.
-    others = {limit.model for limit in runner.slo.colocated}
-    alone = all(member.name in others and member.size() == 1 for member in runner.store.space.members)
-    return alone and GuidedSearch(runner, surrogate).run()
-
-
 def run_search(runner: TrialRunner) -> None:
     """Try configurations until nothing promising is left, the budget is used, or `runner.stop` returns True."""
     write_search(runner)
-    if not _predicted_search(runner):
+    surrogate, others = surrogate_for(runner), {limit.model for limit in runner.slo.colocated}
+    if isinstance(surrogate, EnsembleSurrogate):
+        done = EnsembleSearch(runner, surrogate).run()
+    else:
+        # Nobody knows when a model calls others, and how often. Colocated models that stay as they are slow down
+        # its executions, which are profiled under their load.
+        alone = all(member.name in others and member.size() == 1 for member in runner.store.space.members)
+        done = alone and GuidedSearch(runner, surrogate).run()
+    if not done:
         SamplerSearch(runner).run()
     runner.collect_finished()

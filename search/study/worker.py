@@ -18,7 +18,6 @@ from search.labels import knobs_text
 from search.records.run_files import TRIALS_FILE, append_line
 from search.records.slo import Slo
 from search.simulator.ensemble_surrogate import new_surrogate
-from search.simulator.server import Simulated
 from search.simulator.service_times_file import curves_from_text
 from search.space import SearchSpace, knobs_of
 from search.study.pool import CLOSED, JOB, PROFILE, RECORD, TASK, WORKER_PREFIX, TaskRecord, queue_of
@@ -218,22 +217,19 @@ class Worker:
             task=task,
             objective=self.objective,
         )
-        predicted, server = task.why.prediction, self._simulated(config)
-
-        def measured() -> Trial | None:
-            if predicted is None or server is None:
-                return run_capacity_or_rate_trial(context, config, claimed.number)
-            return run_predicted_trial(context, server, config, claimed.number, predicted.rate_per_s)
-
-        return context.observe(measured, task.why)
-
-    def _simulated(self, config: ServingConfig) -> Simulated | None:
-        """Return the simulated configuration from the coordinator's profile; None if the profile lacks it."""
         surrogate = new_surrogate(self.space, slo=self.slo, seed=self.seed, workload=self.workload)
         profile = self.queue.user_attrs.get(PROFILE)
         if profile is not None:
             surrogate.curves.update(curves_from_text(profile))
-        return surrogate.server(config) if surrogate.profiled(knobs_of(config)) else None
+        predicted = task.why.prediction if surrogate.profiled(knobs_of(config)) else None
+
+        def measured() -> Trial | None:
+            if predicted is None:
+                return run_capacity_or_rate_trial(context, config, claimed.number)
+            server = surrogate.server(config)
+            return run_predicted_trial(context, server, config, claimed.number, predicted.rate_per_s)
+
+        return context.observe(measured, task.why)
 
 
 @contextmanager

@@ -110,9 +110,8 @@ class Verification:
             return self._failed(number, config, failure.reason, bench.spent.since(before))
         if self.context.stop():
             return None
-        late = self._late()
-        if late is not None:
-            return self._failed(number, config, late, bench.spent.since(before))
+        if self._runs and all(self._client_problems):  # a run too short for a verdict is replayed nevertheless
+            return self._failed(number, config, self._client_problems[-1][0], bench.spent.since(before))
         if found is None or not found.rate_per_s > 0:
             most_s = BASELINE_CAPACITY_S if self.once else math.inf
             trial = run_capacity_trial(self.context, config, number, most_s=most_s, runs_before=len(self._runs))
@@ -135,13 +134,6 @@ class Verification:
 
     def _failed(self, number: int, config: ServingConfig, reason: str, spent: Spent) -> Trial:
         return trial_of(number, config, "failed", reason, spent=spent, load_runs=self._runs)
-
-    def _late(self) -> str | None:
-        """Return why the client was late, if it was late in all runs.
-
-        A run that is too short for a verdict is replayed nevertheless.
-        """
-        return self._client_problems[-1][0] if self._runs and all(self._client_problems) else None
 
     def _with_my_runs(self, trial: Trial, spent: Spent) -> Trial:
         """Return the trial of the capacity search with the runs that came before it."""
@@ -171,7 +163,9 @@ class Verification:
             return found
         while found is not None and found.rate_per_s > 0 and self._may_run_again():
             near = abs(math.log(found.rate_per_s / rate)) <= MAX_DISTANCE
-            if near and found.rate_per_s < self._violated_per_s and not self._never_met():
+            # If all of two runs or more violated the SLO, the replay is below them, and was so before.
+            met = not self._runs[1:] or not all(run.trusted and _clearly_violated(run) for run in self._runs)
+            if near and met and found.rate_per_s < self._violated_per_s:
                 break
             rate = min(self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate), self._doubled_step_per_s())
             again = self._run_and_replay(number, rate)
@@ -214,10 +208,6 @@ class Verification:
     def _met_per_s(self) -> float:
         """The highest rate that met the SLO; 0: none."""
         return max((run.rate_per_s for run in self._runs if run.trusted and run.met), default=0.0)
-
-    def _never_met(self) -> bool:
-        """True if all runs, two or more, clearly violated the SLO: a replay that is below them was so before."""
-        return len(self._runs) > 1 and all(run.trusted and _clearly_violated(run) for run in self._runs)
 
     def _between(self, wanted_per_s: float, last_per_s: float) -> float:
         """Return the wanted rate, but at most the middle between the last rate and the lowest violated one."""

@@ -121,7 +121,7 @@ def test_the_same_command_on_the_same_machine_gives_nearly_the_same_rate() -> No
     """But for rates with the sentence: phases that were not seen."""
     for machine in (OFTEN, RARELY):
         rates = [one.certified for one in without_sentence(runs(machine))]
-        assert max(rates) <= WIDEST * min(rates)
+        assert not rates or max(rates) <= WIDEST * min(rates)
 
 
 def test_phases_every_12_seconds_need_no_sentence() -> None:

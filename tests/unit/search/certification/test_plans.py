@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from certifications import PER_S, SLO, belief, bench, tried
+from certifications import EXECUTION_S, PER_S, SLO, belief, bench, tried
+from unsteady_machine import Speed, UnsteadyBench
 
 from loadgen.statistics.confirm import Attempt
 from search.certification.evidence import ConfirmationRun, Evidence
@@ -84,6 +86,22 @@ def test_after_two_refuted_rates_the_next_is_twice_as_far_below_but_not_far_belo
     plan = best(known, one, begun, held_per_s=700.0)
     assert plan is not None
     assert 700.0 < plan.rate_per_s <= 750.0
+
+
+def test_rates_that_slow_phases_explain_do_not_lower_the_next_below_what_is_covered(
+    tmp_path: Path, one: Trial
+) -> None:
+    speed = Speed(np.array([1.0] * 8 + [0.5] * 3 + [1.0] * 9), 1.0)
+    known = belief(tmp_path, UnsteadyBench(service_s=lambda config, size: EXECUTION_S, speed=speed), one)
+    known.bench.load(one.served)
+    known.bench.measure(600.0, 20.0, 1)
+    covered_per_s = known.highest_covered(one)
+    assert covered_per_s < 0.7 * PER_S[16]
+    evidence = Evidence(limits=SLO.limits)
+    evidence.refuted_per_s, evidence.refuted_before_per_s = 1.1 * covered_per_s, 1.5 * covered_per_s
+    plan = best(known, one, evidence)
+    assert plan is not None
+    assert 0.7 * covered_per_s < plan.rate_per_s <= covered_per_s
 
 
 def test_with_a_certified_rate_only_a_higher_one_that_is_worth_its_seconds_is_planned(

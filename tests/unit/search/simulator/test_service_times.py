@@ -121,6 +121,15 @@ def test_instances_that_take_turns_for_a_part_of_their_time_hinder_small_batches
     assert found.at(np.array([1.0, 16.0, 64.0])) == pytest.approx([0.004, 0.004, 0.0084], rel=0.05)
 
 
+def test_a_lone_instance_that_met_a_slow_phase_does_not_make_several_slow() -> None:
+    """It took twice as long as each of three that ran together, and at half of its batch sizes only."""
+    slow = curve(1, sizes=(1.0, 33.0), seconds=(0.005, 0.037))
+    together = loop(row(1, 50, 2.5), row(4, 40, 4.0), row(8, 30, 6.0))
+    found = curve_from_loops([together], instances=3, alone=slow)
+    assert found.at(np.array([1.0, 4.0, 8.0])) == pytest.approx([0.0025, 0.004, 0.006], rel=0.02)
+    assert found.at(np.array([33.0])) == pytest.approx([0.0185], rel=0.02), "larger batches were as slow alone"
+
+
 def test_the_highest_rate_of_closed_loops_is_kept_and_failures_are_no_answers() -> None:
     quick, slow = loop(row(1, 20, 2.0), gap_ms=2.0), loop(row(1, 20, 2.0), gap_ms=4.0)
     found = curve_from_loops([loop(row(1, 20, 2.5), gap_ms=1.0), quick, slow], instances=2)
