@@ -95,11 +95,6 @@ class LatencyLimit:
         return self.limit_ms
 
     @property
-    def shared_ms(self) -> float:
-        """Requests of a quarter of this time may be late together: of the limit, or a whole reply of a stream."""
-        return max(self.limit_ms, self.steady_after_ms)
-
-    @property
     def within(self) -> str:
         """`p99 within 50 ms`, `p99 of other within 20 ms at 900/s`."""
         at = "" if self.colocated is None else f" at {self.colocated.rate_per_s:g}/s"

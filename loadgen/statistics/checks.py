@@ -175,7 +175,7 @@ def needed_s(last_s: float, verdict: Verdict) -> float | None:
     if span_s <= 0:
         return None
     allowed, confidence = verdict.limit.allowed, verdict.confidence
-    shortest_burst = max(_UNKNOWN_BURST, least_burst(verdict.n / span_s, verdict.limit.shared_ms))
+    shortest_burst = max(_UNKNOWN_BURST, least_burst(verdict.n / span_s, verdict.limit.limit_ms))
     burst = shortest_burst if math.isnan(verdict.burst) else verdict.burst
     least = 0 if verdict.violations else _LONGER * requests_needed(0, allowed, burst, confidence)
     most_times = max(

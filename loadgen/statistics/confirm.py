@@ -295,7 +295,7 @@ def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
 
     False before its violation budget covers half a burst of the usual size.
     """
-    burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict.limit, rate_per_s))
+    burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict.limit.limit_ms, rate_per_s))
     if not verdict.n * (verdict.limit.allowed) >= _MIN_BURSTS_BEFORE_HOPELESS * burst:
         return False
     if verdict.n < _JUDGED_BEFORE_HOPELESS_S * rate_per_s:
@@ -305,12 +305,12 @@ def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
 
 def shortest_s(limit: LatencyLimit, rate_per_s: float, confidence: float) -> float:
     """Return the seconds, after the warm-up, of the shortest run that decides a limit without any violation."""
-    burst = _least_burst(limit, rate_per_s)
+    burst = _least_burst(limit.limit_ms, rate_per_s)
     return requests_needed(0, 1 - limit.quantile, burst, confidence) / rate_per_s
 
 
-def _least_burst(limit: LatencyLimit, rate_per_s: float) -> float:
-    return max(1.0, least_burst(rate_per_s, limit.shared_ms))
+def _least_burst(limit_ms: float, rate_per_s: float) -> float:
+    return max(1.0, least_burst(rate_per_s, limit_ms))
 
 
 def seconds_needed(verdict: Verdict, rate_per_s: float, *, forgiven_bursts: float = 0.0) -> float:

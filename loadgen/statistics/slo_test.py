@@ -73,9 +73,21 @@ def certify(log: RequestLog, limit: LatencyLimit, *, confidence: float = 0.95) -
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} must be between 0 and 1")
-    log = log.judged_by(limit)
+    shared_ms, log = _shared_ms(limit, log), log.judged_by(limit)
     steady = steady_state(log, limit_ms=limit.steady_after_ms)
-    return verdict_of_steady(steady, lambda start_ns: _judge(limit, confidence, log, start_ns))
+    return verdict_of_steady(steady, lambda start_ns: _judge(limit, confidence, log, start_ns, shared_ms))
+
+
+def _shared_ms(limit: LatencyLimit, *logs: RequestLog) -> float:
+    """Return the time, of a quarter of which requests may be late together: the limit, or two usual replies.
+
+    A pause is shared by all streams under way, but for the time to the first token of those that have theirs.
+    """
+    if limit.kind == "ttft":
+        return limit.limit_ms
+    replies_ns = [log.service_ns[~log.failed] for log in logs if log.streams is not None]
+    usual_ns = max((float(np.median(each)) for each in replies_ns if len(each)), default=0.0)
+    return max(limit.limit_ms, 2 * usual_ns / 1e6)
 
 
 def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdict:
@@ -102,7 +114,7 @@ def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdic
     return verdict
 
 
-def _judge(limit: LatencyLimit, confidence: float, log: RequestLog, start_ns: int) -> Verdict:
+def _judge(limit: LatencyLimit, confidence: float, log: RequestLog, start_ns: int, shared_ms: float) -> Verdict:
     """Return the verdict on the requests due from `start_ns` on, as if they were stationary."""
     first = int(np.searchsorted(log.scheduled_ns, start_ns))
     latency_ns = log.rows(first, len(log)).latency_failures_last_ns
@@ -116,7 +128,7 @@ def _judge(limit: LatencyLimit, confidence: float, log: RequestLog, start_ns: in
             latency_ns,
             limit_ns=limit.limit_ns,
             start_ns=start_ns,
-            shared_ms=limit.shared_ms,
+            shared_ms=shared_ms,
         ),
         start_ns=start_ns,
         order_statistics_ms=lambda thresholds: _order_statistics_ms(latency_ns, limit.quantile, thresholds),
@@ -216,10 +228,10 @@ def certify_together(
     each = confidence_of_each(confidence, len(limits))
 
     def together(limit: LatencyLimit) -> Verdict:
-        judged = [log.judged_by(limit) for log in logs]
+        judged, shared_ms = [log.judged_by(limit) for log in logs], _shared_ms(limit, *logs)
         steady = [steady_state(log, limit_ms=limit.steady_after_ms) for log in judged]
         starts = zip(*((one.earliest_ns, one.start_ns) for one in steady), strict=True)
-        first, second = (_judge(limit, each, joined(judged, starts_ns), 0) for starts_ns in starts)
+        first, second = (_judge(limit, each, joined(judged, starts_ns), 0, shared_ms) for starts_ns in starts)
         verdict = first if first.answer == second.answer else replace(first, answer="inconclusive")
         if any(one.growing for one in steady):
             verdict = replace(verdict, answer="violated", overloaded=True, reason=OVERLOADED)

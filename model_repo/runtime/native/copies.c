@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,12 @@ struct copies_job {
 void copiers_init(struct copiers *copiers) {
   cpu_set_t usable;
   int processors = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+  /* A container's quota is not seen in the processors; "max" is none. */
+  long long quota_us, period_us;
+  FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+  if (file != NULL && fscanf(file, "%lld %lld", &quota_us, &period_us) == 2 && quota_us / period_us < processors)
+    processors = (int)(quota_us / period_us);
+  if (file != NULL) fclose(file);
   memset(copiers, 0, sizeof *copiers);
   pthread_mutex_init(&copiers->lock, NULL);
   pthread_cond_init(&copiers->work, NULL);
@@ -81,7 +88,6 @@ static void work(struct copiers *copiers, struct copies_job *job) {
 
 static void *help(void *pointer) {
   struct copiers *copiers = pointer;
-  pthread_setname_np(pthread_self(), "tritune-copy");
   pthread_mutex_lock(&copiers->lock);
   while (!copiers->ending) {
     if (copiers->jobs != NULL)
@@ -102,7 +108,7 @@ static void call_helpers(struct copiers *copiers, uint32_t wanted) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   while (copiers->started < wanted &&
          pthread_create(&copiers->helper[copiers->started], NULL, help, copiers) == 0)
-    copiers->started++;
+    pthread_setname_np(copiers->helper[copiers->started++], "tritune-copy");
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
