@@ -13,7 +13,7 @@ from deploy.images import CONSTRAINTS_FILE, Sources, checked_image
 from deploy.manifest import first_foreign, write_manifest
 from deploy.plan import BundleOptions, Plan, plan_for
 from deploy.render import NATIVE_REPOSITORY, REPOSITORY, TARGETS, Target, render_files
-from deploy.smoke import LENGTHS_FILE, MAX_BYTES, SAMPLES_FILE, TRACE_FILE, smoke_file
+from deploy.smoke import LENGTHS_FILE, MAX_BYTES, TRACE_FILE, smoke_file
 from loadgen.errors import BadInput
 from loadgen.files import flush_folder
 from loadgen.processes import scratch_folder
@@ -43,14 +43,12 @@ def bundle_from_recommendation(
     loadtest_image: str | None = None,
     trace: str | None = None,
     lengths: str | None = None,
-    samples: str | None = None,
     sources: Sources | None = None,
 ) -> Bundle:
     """Return the bundle for a recommendation: equal for equal arguments. Raises BadInput.
 
     `config` is the winner's configuration with its engine's files. `trace` is the text of recorded arrivals, and
-    `lengths` that of request lengths, if the recommendation is for such a workload; `samples` are the inputs of a
-    model that takes texts, as `loadtest` reads JSON, at most half of `MAX_BYTES`. `sources` None: the packages
+    `lengths` that of request lengths, if the recommendation is for such a workload. `sources` None: the packages
     that the run recorded, and those of this installation.
     """
     if found.workload.shared_memory != "none":
@@ -62,7 +60,7 @@ def bundle_from_recommendation(
     if loadtest_image is not None:
         checked_image(loadtest_image, "--loadtest-image")
     texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
-    for name, text in ((TRACE_FILE, trace), (LENGTHS_FILE, lengths), (SAMPLES_FILE, samples)):
+    for name, text in ((TRACE_FILE, trace), (LENGTHS_FILE, lengths)):
         if name in plan.smoke.files and text is not None:
             kept = smoke_file(text, MAX_BYTES // len(plan.smoke.files))
             texts |= {f"{folder}/{name}": kept for folder in _smoke_folders(targets)}

@@ -20,8 +20,7 @@ CONFIRMATION_LENGTHS = 3.0
 """A smoke test is three times as long as the run's confirmation: more requests, so that violations by chance weigh
 less."""
 
-TRACE_FILE, LENGTHS_FILE, SAMPLES_FILE = "trace.txt", "lengths.txt", "samples.json"
-FILES_FOLDER = "/etc/loadtest"
+TRACE_FILE, LENGTHS_FILE, FILES_FOLDER = "trace.txt", "lengths.txt", "/etc/loadtest"
 MAX_BYTES = 900_000
 """The files of a smoke test have at most 900 kB together: a ConfigMap holds 1 MiB."""
 
@@ -76,10 +75,7 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         if -1 in spec.shape and spec.concrete_shape is not None
     )
     workload = found.workload
-    takes_texts = any(spec.datatype == "BYTES" for spec in config.engine.inputs)  # random ones are all one word
-    samples = SAMPLES_FILE if workload.input_data and takes_texts else None
-    inputs = LENGTHS_FILE if workload.lengths else samples
-    files = [name for name in (workload.trace and TRACE_FILE, inputs) if name is not None]
+    files = {TRACE_FILE: workload.trace, LENGTHS_FILE: workload.lengths}
     return Smoke(
         model_name=config.engine.model_name,
         rate_per_s=certificate.rate_per_s,
@@ -89,9 +85,9 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         traffic=traffic_options(
             workload,
             trace=f"{FILES_FOLDER}/{TRACE_FILE}",
-            input_data=inputs and f"{FILES_FOLDER}/{inputs}",
+            input_data=workload.lengths and f"{FILES_FOLDER}/{LENGTHS_FILE}",
         ),
-        files=tuple(files),
+        files=tuple(name for name, kept in files.items() if kept is not None),
         protocol=workload.protocol,
     )
 

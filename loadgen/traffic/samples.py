@@ -91,7 +91,7 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
     if path.suffix == SUFFIX:
         found: Sequence[Sample] = samples_of_lengths(lengths_from_file(path), info, payload.seed)
     else:
-        found = samples_in_file(path)
+        found = _samples(path)
     if path.is_dir():  # the files of outputs are for a comparison
         outputs = {tensor.name for tensor in info.outputs}
         found = [{name: file for name, file in sample.items() if name not in outputs} for sample in found]
@@ -119,7 +119,7 @@ def shapes_in_file(path: Path) -> list[Shapes]:
     if path.suffix == SUFFIX:
         found: list[Shapes] = [(("length", (length,)),) for length in lengths_from_file(path)]
     else:
-        found = [_shapes(path, number, sample) for number, sample in enumerate(samples_in_file(path))]
+        found = [_shapes(path, number, sample) for number, sample in enumerate(_samples(path))]
     if not found:
         raise PayloadError(f"{path} is empty.\nGive at least one sample.")
     return found
@@ -149,7 +149,7 @@ def _may_be_sent(value: Any) -> bool:
 
 def inputs_in_file(path: Path) -> tuple[Tensor, ...]:
     """Return inputs as the first sample has them, with free sizes. Raises PayloadError."""
-    first = next(iter([] if path.suffix == SUFFIX or path.is_dir() else samples_in_file(path)), {})
+    first = next(iter([] if path.suffix == SUFFIX or path.is_dir() else _samples(path)), {})
     known = {np.dtype(kind).name: name for name, kind in NUMPY_TYPES.items() if name != "BF16"}
     shapes = dict(_shapes(path, 0, first))
     kinds = {name: known.get(np.asarray(values).dtype.name, "BYTES") for name, values in first.items()}
@@ -173,8 +173,7 @@ def _shape(values: Any) -> tuple[int, ...]:
     return tuple(values.get("shape", [len(values["b64"])])) if isinstance(values, dict) else np.shape(values)
 
 
-def samples_in_file(path: Path) -> list[Sample]:
-    """Return the samples as they are there, for any model: arrays, lists or Base64. Raises PayloadError."""
+def _samples(path: Path) -> list[Sample]:
     try:
         if path.is_dir():
             return [{file.name: file for file in sorted(path.iterdir()) if file.is_file()}]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
 from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
 from deploy.plan import BundleOptions
 from deploy.render import TARGETS, Target
-from deploy.smoke import MAX_BYTES, SAMPLES_FILE, smoke_for
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
-from loadgen.traffic.samples import parameters_in_file, samples_in_file
 from model_repo.repository.own_model import own_engine, with_members
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
@@ -57,8 +52,6 @@ def bundle_run(
         raise BadInput(f"--output {folder} holds the run itself.", "Give another folder for the bundle.")
     options = replace(options, tensorrt_version=_tensorrt_version(config))
     trace, lengths = (_read_numbers(run_dir, name) for name in (found.workload.trace, found.workload.lengths))
-    sends_samples = SAMPLES_FILE in smoke_for(found, config).files
-    samples = _first_samples(run_dir / str(found.workload.input_data)) if sends_samples else None
     bundle = bundle_from_recommendation(
         found,
         config,
@@ -67,7 +60,6 @@ def bundle_run(
         loadtest_image=loadtest_image,
         trace=trace,
         lengths=lengths,
-        samples=samples,
     )
     with explained():
         kept = write_bundle(bundle, folder, force=force)
@@ -129,19 +121,6 @@ def _read_numbers(run_dir: Path, name: str | None) -> str | None:
         ) from error
     numbers = (line.partition("#")[0].strip() for line in lines)
     return "".join(f"{number}\n" for number in numbers if number)
-
-
-def _first_samples(path: Path) -> str:
-    """Return the run's first samples as JSON, one at least, and as many as a bundle holds. Raises UserError."""
-    with explained():
-        found, parameters = samples_in_file(path), dict(parameters_in_file(path))
-    texts = [json.dumps(sample, default=_as_json) for sample in found]
-    count = sum(size < MAX_BYTES // 3 for size in accumulate(len(text) + 2 for text in texts))
-    return f'{{"data": [{", ".join(texts[: max(1, count)])}], "parameters": {json.dumps(parameters)}}}\n'
-
-
-def _as_json(values: Any) -> Any:
-    return {"b64": b64encode(values).decode()} if isinstance(values, bytes) else values.tolist()
 
 
 def _tensorrt_version(config: ServingConfig) -> str | None:

@@ -2,22 +2,15 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import recommendations
 from bundles import on_disk
 
-from loadgen.spec.plan import Payload
-from loadgen.traffic.model_info import ModelInfo, Tensor
-from loadgen.traffic.samples import parameters_in_file, samples_from_file
 from model_repo.repository.write import write_repository
-from model_repo.spec import TensorSpec
 from optimizer.cli import run_command
-from search.records.slo import WorkloadRecord
 
 SECRET = "Bearer s3cr3t-of-a-header"
 
@@ -54,34 +47,6 @@ def test_writes_the_bundle_and_says_what_it_is_called(run_dir: Any, capsys: pyte
     assert (embedded / "config.pbtxt").read_text() == (
         run_dir / "model_repository" / "My_Model" / "config.pbtxt"
     ).read_text()
-
-
-@pytest.mark.parametrize("kind", ["json", "npz"])
-def test_the_smoke_test_of_texts_sends_those_of_the_run(tmp_path: Path, kind: str) -> None:
-    found, config = on_disk(tmp_path)
-    words = TensorSpec(name="words", datatype="BYTES", shape=(2,))
-    config = replace(config, engine=replace(config.engine, inputs=(words,)))
-    run, data = tmp_path / "run", tmp_path / "run" / f"input-data.{kind}"
-    write_repository(run / "model_repository", config, copy=True)
-    texts = [["a", "the"], ["of", "d\u00e9j\u00e0"]] * 100_000
-    if kind == "npz":
-        np.savez(data, words=np.char.encode(np.array(texts), "utf-8"))
-    else:
-        data.write_text(json.dumps({"data": [{"words": pair} for pair in texts], "parameters": {"greedy": True}}))
-    workload = WorkloadRecord(input_data=data.name, trace="trace.txt", recorded_rate_per_s=2.0)
-    (run / "trace.txt").write_text("0\n1\n")
-    (run / "recommendation.json").write_text(found.model_copy(update={"workload": workload}).model_dump_json())
-    assert run_command(["bundle", str(run)]) == 0
-    smoke = run / "bundle" / "kubernetes" / "smoke"
-    tensor = Tensor(name="words", datatype="BYTES", shape=(-1, 2))
-    info = ModelInfo(name="m", inputs=(tensor,), outputs=(), max_batch_size=8)
-    sent = [each["words"][0] for each in samples_from_file(smoke / "samples.json", info, Payload())]
-    as_texts = [[one if isinstance(one, str) else one.decode() for one in pair] for pair in sent]
-    assert len(as_texts) > 1000
-    assert as_texts == texts[: len(as_texts)]
-    assert sum(file.stat().st_size for file in smoke.glob("*.*")) < 1_000_000
-    assert "--input-data=/etc/loadtest/samples.json" in (smoke / "job.yaml").read_text()
-    assert (parameters_in_file(smoke / "samples.json") != ()) == (kind == "json")
 
 
 def test_a_run_that_found_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
