@@ -236,7 +236,8 @@ class Belief:
             if measured_per_s and any(run.model and not run.met for run in trial.load_runs):
                 # A colocated model was late: that says nothing about the executions of this one.
                 return _Candidate(server, min(rate_per_s, OF_OTHERS * measured_per_s))
-            most_per_s = measured_per_s * math.exp(self.speed.slowest(trial)) if measured_per_s else rate_per_s
+            most_per_s = trial.rate_high_per_s or measured_per_s or rate_per_s
+            most_per_s *= math.exp(self.speed.slowest(trial))
             least_per_s = min(rate_per_s, _EXPLAINED * (measured_per_s or rate_per_s))
             for _ in range(_ROUNDS):
                 if rate_per_s <= 1.01 * most_per_s:
