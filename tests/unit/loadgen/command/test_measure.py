@@ -16,11 +16,13 @@ from simulated_generator import SimulatedGenerator
 from loadgen.command.arguments import order_from_options
 from loadgen.command.live import LiveView
 from loadgen.command.measure import record_of, run_load_test
+from loadgen.errors import PlanError
 from loadgen.measurement.request_log import RequestLog
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.write import write_reports
+from loadgen.sending import request_table
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.load_test import LoadTest, Outputs
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
@@ -238,6 +240,16 @@ def test_the_warmup_is_another_load_and_is_not_in_the_figures() -> None:
     assert (warmup.duration_s, measured.duration_s) == (3.0, 20.0)
     assert warmup.seed != measured.seed
     assert record.load.warmup_s == 3.0
+
+
+def test_a_load_that_memory_has_no_room_for_is_refused_before_its_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_table, "memory_bytes", lambda kind: 1000)
+    generator = SimulatedGenerator()
+    with pytest.raises(PlanError, match="of memory"):
+        carried_out(order(), generator)
+    assert generator.plans == []
 
 
 def test_a_ramp_is_warmed_up_at_the_rate_where_it_begins() -> None:

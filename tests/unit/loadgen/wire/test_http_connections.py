@@ -202,6 +202,15 @@ def test_a_connection_that_was_reset_while_free_fails_the_request_that_finds_it_
     assert bench.open_streams() == bench.streams[1:]
 
 
+def test_the_first_broken_connection_is_the_example(bench: HttpBench) -> None:
+    for row, text in enumerate(("first", "second")):
+        bench.wire.send(row)
+        stream = bench.of(row)
+        stream.broken = OSError(text)
+        bench.wire.handle(stream.fd, READ)
+    assert bench.wire.error_example == "first"
+
+
 def test_a_connection_that_breaks_after_a_part_of_its_request_fails_it_once(bench: HttpBench) -> None:
     class ResetAfterAPart(Memory):
         def send(self, data: bytes) -> int:

@@ -1,5 +1,7 @@
 """Tests of the accepted model files, and of the messages without PyTorch."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,15 @@ def test_without_torch(tmp_path: Path, without_torch: None) -> None:
     assert "[torch]" in caught.value.fix
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not exist"):
-        export_model(tmp_path / "m.pt2", tmp_path)
+@pytest.mark.parametrize("make", [None, os.mkfifo, os.mkdir])
+def test_a_file_that_is_not_there(tmp_path: Path, make: Callable[[Path], None] | None) -> None:
+    path = tmp_path / "model.pt2"
+    if make is not None:
+        make(path)
+    with pytest.raises(BadInput, match="does not exist or is not a file") as caught:
+        export_model(path, tmp_path)  # opening a FIFO would block until the test's time-out
+    assert str(path) in caught.value.what
+    assert str(caught.value).count("\n") == 1
 
 
 def test_what_a_model_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,6 +261,13 @@ def test_accuracy_and_gpus_are_shown_where_they_were_measured(tmp_path: Path) ->
     assert "| GPUs meanwhile | 75 % busy, 151 W, 2.0 GiB | - |" in text
 
 
+def test_energy_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+    found = recommendation()
+    cost = found.cost.model_copy(update={"energy_kwh_per_million_inferences": 0.0123})
+    text = markdown(read_evidence(run_dir(tmp_path / "run", recommendation(cost=cost))))
+    assert "| energy per million, only GPUs | 0.0123 kWh | - |" in text
+
+
 def test_the_frontier_and_every_limit_stand_in_the_page_and_in_markdown(tmp_path: Path) -> None:
     slo = Slo(
         limits=(LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=10.0)), max_memory_bytes=2**33

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recommendations import certificate, measurement, trial
+from recommendations import certificate, config, measurement, trial
 from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
 from spaces import two_core_space
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
+from search.answer.recommend import alternatives_to, reason_for
 from search.certification.certify import CertifiedResult, certify_best
 from search.records.slo import Slo
 from search.records.trial import GpuRecord
@@ -124,3 +125,12 @@ def test_of_energies_the_least_is_best() -> None:
 
     assert SPARING.best_first([taking(0, 90.0), taking(1, 60.0), taking(2, 70.0)])[0].number == 1
     assert COST.best_first([]) == []
+
+
+def test_the_reason_says_what_was_asked_for() -> None:
+    winner = at(1, RATE, 30.0).changed(served=config(max_batch_size=2))
+    text = reason_for(winner, [at(0, RATE, 40.0), winner], SOONEST)
+    assert "answered soonest of 2 configurations" in text
+    assert "2 measured" in text
+    assert "trial 0, is 25 % behind" in text
+    assert [record.number for record in alternatives_to(winner, [at(0, RATE, 40.0), winner], SOONEST)] == [0]
