@@ -129,7 +129,7 @@ class Reply:
         if self.finish in _FAILED:
             return STREAM_ERROR, f"the finish reason is {self.finish}"
         short = not self.chunks or (made < asked.output_tokens and not asked.allow_short)
-        if short or made > asked.output_tokens:
+        if short or self.tokens_out > asked.output_tokens:  # without usage, chunks may be parts of tokens
             what = "tokens" if self.tokens_out >= 0 else "chunks, without usage,"
             fault = f"{made} {what} of {asked.output_tokens}, finish reason {printable(self.finish)}"
             return (TOO_SHORT if short else TOO_LONG), fault

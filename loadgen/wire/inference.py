@@ -75,5 +75,8 @@ def _refused(target: Target, reason: str) -> TargetRefused:
 
 def _values(raw: bytes, datatype: str, shape: Any) -> NDArray[Any]:
     """Return a tensor from its bytes in the protocol's format. Raises LookupError or ValueError."""
-    values = np.array(texts_in(raw), np.object_) if datatype == "BYTES" else numbers_in(raw, datatype)
+    texts = texts_in(raw) if datatype == "BYTES" else []
+    if datatype == "BYTES" and raw and not texts:
+        raise ValueError(f"texts whose lengths are not those of the {len(raw):,} bytes")
+    values = np.array(texts, np.object_) if datatype == "BYTES" else numbers_in(raw, datatype)
     return values.reshape(tuple(shape))

@@ -126,9 +126,10 @@ def _given(model: Model, shapes: Mapping[str, tuple[int, ...]], data: Path | Non
         if given is None:
             raise
     first = next(tensor for tensor in model.all_inputs if tensor.datatype == "BYTES")
-    if len(shapes.get(first.name, ())) == len(first.dims):
+    shape = given.arrays[first.name].shape[1:]
+    if shapes.get(first.name, ()) == shape:
         return whole, given
-    sizes = ",".join(map(str, given.arrays[first.name].shape[1:]))
+    sizes = ",".join(map(str, shape))
     raise BadInput(
         f"--input-data {data}: samples of {first.name} have the leading size, which counts as the batch.",
         f"Leave it out of them, or, if it is no batch, give it: --shape {first.name}:{sizes}.",

@@ -95,9 +95,11 @@ def space_of(
         return space
     if config.start_from is not None:
         space = _with_start(space, config, config.start_from, on_event)
-    # An excluded engine of TensorRT is not built, so the space has none of that name.
-    not_built = tuple(f"engine={library.backend}-" for library in installed_tensorrt()) if machine.gpus else ()
-    for unknown in wanted.of_none(space):
+    unknowns = wanted.of_none(space)
+    # An excluded engine of TensorRT is not built, so the space has none of that name. Looking for it imports it.
+    libraries = installed_tensorrt() if unknowns and machine.gpus else ()
+    not_built = tuple(f"engine={library.backend}-" for library in libraries)
+    for unknown in unknowns:
         if unknown.startswith(not_built):
             continue
         text = f"--exclude {unknown} excludes nothing of {space.name}, which is not tried with it in any case."

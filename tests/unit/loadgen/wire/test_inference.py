@@ -86,3 +86,9 @@ def test_what_is_no_inference_is_an_error_and_no_answer_without_outputs(answer: 
     scheme, inferred = BAD[answer]
     with pytest.raises(TargetRefused):
         asked(scheme, {"infer": inferred})
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_texts_whose_lengths_do_not_fit_are_named_with_their_bytes(scheme: str) -> None:
+    with pytest.raises(TargetRefused, match=f" {len(TEXTS) - 1} bytes"):
+        asked(scheme, of_type(scheme, "BYTES", TEXTS[:-1]))

@@ -154,9 +154,10 @@ def test_each_text_has_to_differ(tmp_path: Path) -> None:
 
 def test_several_texts_without_a_batch(tmp_path: Path) -> None:
     path, given = string_input(tmp_path / "m.onnx"), data(tmp_path / "words.json", "words", [WORDS[:2], WORDS[2:]])
-    with pytest.raises(BadInput) as caught:
-        known(tmp_path, path, given)
-    assert "--shape words:2,4" in caught.value.fix
+    for shapes in ({}, {"words": (3, 4)}):  # not said to be no batch, and another number of texts
+        with pytest.raises(BadInput) as caught:
+            settled(path, shapes, tmp_path / "work", input_data=given)
+        assert "--shape words:2,4" in caught.value.fix
     found = settled(path, {"words": (2, 4)}, tmp_path / "work", input_data=given).batching
     assert (found.action, found.model.inputs[0].shape) == ("unbatched", (-1, 4))
     loads = requests_from_data(Payload(data_file=given), found.model.inputs, batched=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+import virtual_gpu
 from engines import plain_engine
 
 from loadgen.errors import BadInput
@@ -15,7 +16,8 @@ from optimizer.call_options import OPTIONS
 from optimizer.cli import app
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
-from optimizer.machine.hardware import hardware
+from optimizer.machine.hardware import Gpu, hardware
+from optimizer.run import spaces
 from optimizer.run.spaces import space_of
 from optimizer.run.workload_inputs import TRACE_FILE, keep_files, keep_input_data, workload_of
 from search.trials.events import Event, Note, ignore
@@ -100,6 +102,28 @@ def test_a_start_at_the_point_of_the_default_says_what_it_is(text: str, but: boo
     space = space_of(config(tmp_path / "run", start_from=start), hardware(), engines, 64, on_event=listen)
     assert space.start is None
     assert ["preferred_batch_size 2" in note for note in notes] == [but]
+
+
+@pytest.mark.parametrize(
+    ("excluded", "looked", "noted"), [("", 0, 0), ("tensorrt_rtx-fp32", 1, 0), ("openvino-fp32", 1, 1)]
+)
+def test_tensorrt_is_looked_for_only_if_what_is_excluded_is_not_there(
+    excluded: str, looked: int, noted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+    notes: list[Event] = []
+
+    def installed() -> tuple[object, ...]:
+        found.append(virtual_gpu.library())
+        return tuple(found)
+
+    monkeypatch.setattr(spaces, "installed_tensorrt", installed)
+    gpu = Gpu(name="NVIDIA L4", memory_bytes=2**34, driver=None, compute_capability="8.9", uuid=None)
+    its = config(tmp_path, excluded=(("engine", excluded),) if excluded else ())
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    engines = (plain_engine(files=(("model.onnx", tmp_path / "model.onnx"),)),)
+    space_of(its, replace(hardware(), gpus=(gpu,)), engines, 64, on_event=notes.append)
+    assert (len(found), len(notes)) == (looked, noted)
 
 
 def test_input_data_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> None:
