@@ -62,6 +62,14 @@ def test_a_slow_phase_lowers_the_covered_rate_and_not_the_usual_capacity(tmp_pat
     assert unsteady.covers(one, unsteady.highest_covered(one))
 
 
+def test_the_luck_of_few_arrivals_is_not_taken_for_the_machine(tmp_path: Path) -> None:
+    """Some 1,100 requests arrive in what was seen: 11 of them may be late."""
+    one = tried(tmp_path, 1, 1, rate_per_s=60.0)
+    known = after(tmp_path, STEADY, (one, 55.0), (one, 55.0), profiled=(one,))
+    assert known.usual_per_s(one) < 100
+    assert known.highest_covered(one) > 0.95 * known.usual_per_s(one)
+
+
 def test_what_a_later_run_shows_counts_whoever_asks_for_it_first(tmp_path: Path) -> None:
     one = tried(tmp_path, 16, 1)
     known = after(tmp_path, SLOW_PHASE[10:] + SLOW_PHASE[:10], (one, 600.0), profiled=(one,))
