@@ -161,8 +161,9 @@ def find_best(
             stop=stop,
             despite_noise=request.despite_noise,
         )
+        search = None
         with worker_pool(store, workers) as pool, suppress(SearchImpossible):
-            run_search(replace(runner, pool=pool))
+            search = run_search(replace(runner, pool=pool))
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
         front_ends = _front_ends(runner, served)
@@ -171,7 +172,7 @@ def find_best(
             own = next((one for one in store.trials if one.served == request.space.baseline()), None)
             queue_policy = cost_of_policy(replace(runner, bench=served), own, request.without_policy)
             watched.config = None  # what is served now is not what it loaded
-        certified = certify_best(runner)
+        certified = certify_best(runner, search)
         winner = None
         if certified is not None:
             winner = with_run_at_default_rate(certified, replace(runner, bench=served))

@@ -8,15 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from search.certification.certifier import Certifier
-from search.certification.plans import PATIENCE_S, SHARES, Plan, Planner
+from search.certification.plans import SHARES, Plan, Planner
 from search.simulator.replay import MIN_REPLAY_S
-from search.simulator.service_times_file import read_curves
-from search.study.acquisition import verify
-from search.study.belief import Belief
-from search.study.guided_search import surrogate_for
+from search.study.guided_search import GuidedSearch, surrogate_for
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.bench import observed
 from search.trials.budget import (
     BAD_LUCK,
     affordable_confidence,
@@ -33,9 +29,6 @@ WHEN_STOPPED_S = 30.0
 
 MIN_FOR_DEFAULT_S = 15.0
 """The default, which is only compared with, may take as long as the winner, and 15 s in any case."""
-
-PROFILES = 2
-"""The search profiles each kind twice."""
 
 COMPARED = 2
 """The candidates whose plans are compared."""
@@ -60,19 +53,18 @@ class CertifiedResult:
     start: Trial | None = None
 
 
-def certify_best(runner: TrialRunner) -> CertifiedResult | None:
+def certify_best(runner: TrialRunner, search: GuidedSearch | None = None) -> CertifiedResult | None:
     """Return the best trial whose rate is confirmed on two servers, the second one restarted; None if none is.
 
-    If `runner.stop` is true, only one server confirms it; in 30 s at most, if it was true at the start.
+    If `runner.stop` is true, only one server confirms it; in 30 s at most, if it was true at the start. A `search`
+    is gone on with if another trial is worth its seconds.
     """
     store, budget = runner.store, runner.budget
-    surrogate = surrogate_for(runner)
-    surrogate.curves.update(read_curves(store.path.parent))
-    watched = observed(runner.bench)
+    belief = (search or GuidedSearch.of(runner, surrogate_for(runner))).belief
     certifier = Certifier(
         context=runner,
-        bench=watched,
-        belief=Belief(surrogate=surrogate, bench=watched),
+        bench=belief.bench,
+        belief=belief,
         store=store,
         deadline_s=min(budget.total_s, budget.elapsed_s() + WHEN_STOPPED_S) if runner.stop() else budget.total_s,
         confidence=runner.slo.confidence,
@@ -80,7 +72,7 @@ def certify_best(runner: TrialRunner) -> CertifiedResult | None:
     candidates = [trial for trial in store.best_first() if trial.rate_at_limit_per_s]
     defaults = [trial for trial in store.trials if trial.served == store.space.baseline(trial.served.engine)]
     start = next((trial for trial in store.trials if trial.served == store.space.start), None)
-    found = Certification(certifier=certifier, context=runner).result(
+    found = Certification(certifier=certifier, context=runner, search=search).result(
         candidates, defaults[-1] if defaults else None, start
     )
     try:
@@ -96,6 +88,7 @@ class Certification:
 
     certifier: Certifier
     context: TrialRunner
+    search: GuidedSearch | None = None
     _certified: dict[int, Trial] = field(default_factory=dict)
 
     def result(
@@ -109,13 +102,13 @@ class Certification:
         # What the user knows is compared with first, if there is no time for both.
         measured = next((one for one in (start, default) if one is not None and one.state == "complete"), None)
         begun_s = self.context.budget.elapsed_s()
-        winner = self._best_of(candidates, paired=measured)
+        winner = self._best_of(candidates, paired=measured, search=self.search)
         if winner is None:
             return None
         most_s = max(MIN_FOR_DEFAULT_S, self.context.budget.elapsed_s() - begun_s)
         start, default = (self._if_time(one, winner, most_s) for one in (start, default))
         while winner.number in certifier.mixing or certifier.watch(winner):
-            winner = self._best_of(candidates, best=self._certified.get(winner.number))
+            winner = self._best_of(candidates, best=self._certified.get(winner.number), search=self.search)
             if winner is None:
                 return None
         winner = certifier.at_covered_rate(winner)
@@ -197,11 +190,17 @@ class Certification:
         return best
 
     def _best_of(
-        self, candidates: list[Trial], *, best: Trial | None = None, paired: Trial | None = None
+        self,
+        candidates: list[Trial],
+        *,
+        best: Trial | None = None,
+        paired: Trial | None = None,
+        search: GuidedSearch | None = None,
     ) -> Trial | None:
         """Return the candidate with the highest rate that is certified, on two servers if there is time.
 
         `best` is that until now. `paired` is sent its load between the two runs of a candidate, if there is time.
+        What is still worth a trial to the search, if one is given, becomes a candidate.
         """
         certifier = self.certifier
         certified = (self._certified[one.number] for one in candidates if one.number in self._certified)
@@ -210,7 +209,7 @@ class Certification:
             held_per_s = self._held_per_s(best)
             if best is not None and held_per_s and self.context.objective.name != "cost":
                 candidates = [best]  # a higher rate is no reason for another one
-            self._look_at_unlucky(candidates)
+            self._try_more(search, candidates, held_per_s)
             plan = self._plan(candidates, held_per_s)
             if held_per_s and (plan is None or plan.worth <= held_per_s):
                 return best
@@ -230,33 +229,26 @@ class Certification:
             if found is not None and between is None:
                 best = self._better(best, found)
 
-    def _look_at_unlucky(self, candidates: list[Trial]) -> None:
-        """Add a trial of what is the best if its profiles met slow phases alone, if that is worth its seconds.
-
-        The search chose by profiles before it knew how slow the machine is, and for how much of the time.
-        """
-        runner, belief = self.context, self.certifier.belief
-        unlucky, longer = belief.speed.unlucky(PROFILES)
-        surrogate, space = belief.surrogate, runner.store.space
-        # The spaces of ensembles are too large to be simulated whole.
-        by_rate = runner.objective.name == "cost"
-        if not unlucky or len(candidates) < 2 or space.members or not by_rate or runner.stop():
+    def _try_more(self, search: GuidedSearch | None, candidates: list[Trial], held_per_s: float) -> None:
+        """Add a trial of what may gain more than its seconds are worth, if there is time for a certificate."""
+        runner = self.context
+        if search is None or runner.objective.name != "cost" or runner.stop():
             return
-        to_beat_per_s = belief.usual_per_s(candidates[0])
-        needed_s = 2 * candidates[0].loading_s + MIN_REPLAY_S
-        if self.certifier.left_s() < needed_s + usual_certificate_s(to_beat_per_s, runner.slo):
+        if not runner.store.space.members:  # these spaces are too large
+            search.simulate_all()
+        # The time for a first certificate is not spent on what the search had no time for.
+        again_s = usual_certificate_s(held_per_s, runner.slo) if held_per_s else 0.0
+        prediction = next(search.candidates(again_s, sparing=not held_per_s), None)
+        if prediction is None:
             return
-        tried = {belief.speed.profile_of(trial.served) for trial in runner.store.trials}
-        untried = [one for one in space.points() if belief.speed.profile_of(space.config(one)) not in tried]
-        surrogate.simulate(list(filter(runner.promising, untried)))
-        predictions = (surrogate.predicted(knobs) for knobs in untried if runner.promising(knobs))
-        best = max((one for one in predictions if one is not None), key=lambda one: one.at_best, default=None)
-        if best is None or unlucky * (longer * best.rate_per_s / to_beat_per_s - 1) < needed_s / PATIENCE_S:
+        loading_s = max(trial.loading_s for trial in runner.store.trials)
+        certificate_s = usual_certificate_s(prediction.rate_per_s, runner.slo)
+        if self.certifier.left_s() < 2 * loading_s + MIN_REPLAY_S + certificate_s:
             return
-        found = verify(runner, surrogate, best, once=True)
+        found = search.verify(prediction)
         if found is not None and found.rate_at_limit_per_s:
             candidates.append(found)
-            candidates.sort(key=belief.usual_per_s, reverse=True)
+            candidates.sort(key=search.belief.usual_per_s, reverse=True)
 
     def _between(self, plan: Plan, paired: Trial) -> Plan | None:
         """Return the plan of the default if a candidate is to be confirmed again, and there is time for both."""

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 from loadgen.records.formats import format_percent, format_rate, format_seconds
 from search.certification.evidence import Evidence
+from search.study.acquisition import PATIENCE_S
 from search.study.belief import Belief, Outlook
 from search.trials.predicted_trial import LATE_STEP
 from search.trials.trial import Trial
-
-PATIENCE_S = 2000.0
-"""A rate that is 1 % higher is worth 20 s more: what is expected is discounted by exp(-seconds / 2000 s)."""
 
 SHARES = (0.88, 0.91, 0.935, 0.955, 0.97, 0.985)
 """Rates are tried from 88 % of what the belief covers upwards, as long as they promise more."""

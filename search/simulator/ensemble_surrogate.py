@@ -17,7 +17,7 @@ from search.simulator.member_times import member_curves
 from search.simulator.server import SimulatedServer
 from search.simulator.service_times import ClosedLoop, ServiceTimes
 from search.simulator.surrogate import Kind, Surrogate
-from search.space import Key, Knobs, SearchSpace, key_of
+from search.space import Key, Knobs, SearchSpace, key_of, knobs_of
 from search.workload import REQUESTS, Workload
 
 
@@ -68,7 +68,7 @@ class EnsembleSurrogate(Surrogate):
 
         counts = {member.engine.model_name: member.instance_count for member in config.members}
         found = member_curves(loops, {step.model: counts[step.model] for step in self.steps}, way_s)
-        self.profiles += 1
+        self.profiles[self.kind_of(knobs_of(config)), config.instance_count] += 1
         for name, curve in found.items():
             self.curves[kind_of_member(name)][curve.busy] = curve
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
@@ -82,8 +82,8 @@ class Surrogate:
     workload: Workload = field(default_factory=Workload)
     threads: int = 1
     curves: dict[Kind, dict[int, ServiceCurve]] = field(default_factory=lambda: defaultdict(dict))
-    profiles: int = 0
-    """How many profiles were taken in."""
+    profiles: Counter[tuple[Kind, int]] = field(default_factory=Counter)
+    """How often each kind was profiled with so many instances."""
 
     _raw: dict[Key, tuple[Knobs, float]] = field(default_factory=dict)
     _siblings: set[Key] = field(default_factory=set)
@@ -141,14 +141,18 @@ class Surrogate:
 
         A second profile makes all predictions and their corrections void.
         """
-        self.profiles += 1
         curves = self.curves[self.kind_of(knobs)]
+        self.profiles[self.kind_of(knobs), curve.busy] += 1
         known = curves.get(curve.busy)
         curves[curve.busy] = curve if known is None else known.fastest(curve)
         if known is not None:
             self._raw.clear()
-            self._errors.clear()
-            self._siblings.clear()
+            self.forget_rates()
+
+    def forget_rates(self) -> None:
+        """Forget the measured rates, and what was corrected by them."""
+        self._errors.clear()
+        self._siblings.clear()
 
     def simulate(self, points: Sequence[Knobs]) -> None:
         """Predict these points, except those that are predicted already or whose kind is not profiled."""

@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from statistics import median
 
-from model_repo.spec import ServingConfig
 from search.records.trial import Cause, PredictionRecord, WhyRecord
+from search.simulator.replay import MIN_REPLAY_S
 from search.simulator.service_times_file import service_times_record
 from search.simulator.surrogate import Kind, Predicted, Surrogate
 from search.space import knobs_of
+from search.study.belief import Belief
 from search.study.store import TrialStore
-from search.study.trial_runner import TrialRunner
-from search.trials.predicted_trial import run_predicted_trial
-from search.trials.trial import Trial
+
+PATIENCE_S = 2000.0
+"""A rate that is 1 % higher is worth 20 s more, of whatever is done in them."""
+
+FAR_ABOVE = 2.0
+"""What is twice as fast comes first, whatever it takes: an engine standalone before the default, and a prediction
+that the search had no time for before a certificate of less."""
 
 WORTH = 1.015
-"""A prediction is worth a run if its optimistic value is more than 1.5 % above the best verified value."""
+"""A latency or an energy is worth a trial if it may be more than 1.5 % below the best verified one."""
 
 SPARING = 0.25
 """A service class can only take the least energy if its predicted rate is at least 25 % of the best rate."""
 
 
-def rank_candidates(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
-    """Yield predictions that may beat the best so far, of points that are untried and not being measured."""
-    orders = {"cost": _by_rate, "latency": _by_latency, "energy": _by_energy}
-    promising = orders[store.objective.name](surrogate, store)
+def rank_candidates(
+    surrogate: Surrogate, belief: Belief, store: TrialStore, then_s: float = 0.0, *, sparing: bool = False
+) -> Iterator[Predicted]:
+    """Yield predictions that are worth a trial, of points that are untried and not being measured; the best first.
+
+    `then_s`: the seconds that follow a trial because of it. `sparing`: only those far above what was tried, and
+    those whose profiles may all have met slow phases, which is not known before the machine is.
+    """
+    if store.objective.name == "cost":
+        promising = _by_gain(surrogate, belief, store, then_s, sparing=sparing)
+    else:
+        promising = (_by_latency if store.objective.name == "latency" else _by_energy)(surrogate, store)
     return (prediction for prediction in promising if store.untried(prediction.knobs))
-
-
-def verify(
-    runner: TrialRunner, surrogate: Surrogate, prediction: Predicted, cause: Cause = "predicted", *, once: bool
-) -> Trial | None:
-    """Run the trial of a prediction, see `run_predicted_trial`; None if it is tried already, or was stopped."""
-    asked = runner.store.ask_for([prediction.knobs], wanted=lambda _: True)
-
-    def measured(config: ServingConfig, number: int) -> Trial | None:
-        server = surrogate.server(config)
-        return run_predicted_trial(runner, server, config, number, prediction.rate_per_s, once=once)
-
-    why = why_predicted(prediction, surrogate, runner.store, cause)
-    return None if asked is None else runner.run_trial(asked, measured, why)
 
 
 def why_predicted(
@@ -62,25 +62,51 @@ def why_predicted(
     return WhyRecord(cause=cause, prediction=record)
 
 
-def _by_rate(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
-    least = WORTH * _best_per_s(surrogate, store)
-    for prediction in surrogate.best_first():
-        if prediction.at_best <= least:
-            return
-        yield prediction
+def _by_gain(
+    surrogate: Surrogate, belief: Belief, store: TrialStore, then_s: float, *, sparing: bool
+) -> Iterator[Predicted]:
+    """Yield those of which more is expected than the seconds of a trial are worth.
 
-
-def _best_per_s(surrogate: Surrogate, store: TrialStore) -> float:
-    """Return the capacity of the best so far, at least as it is predicted.
-
-    Its measured estimate is cautious. Compared with that, adjacent points, which are predicted without caution,
-    would all look worth a run.
+    What was never tried may only have been profiled in slow phases: with the probability of these, its executions
+    are as much faster as slow phases are slower.
     """
-    best = store.best()
+    best_per_s = _best_per_s(surrogate, belief, store)
+    if not best_per_s:
+        yield from surrogate.best_first()
+        return
+    tried = {belief.speed.profile_of(trial.served) for trial in store.trials}
+    slow, factor = belief.speed.slow_share()
+
+    def gain(one: Predicted) -> float:
+        above = math.log(one.rate_per_s / best_per_s)
+        profile = belief.speed.profile_of(store.space.config(one.knobs))
+        unlucky = 0.0 if profile in tried else slow ** max(1, surrogate.profiles[profile])
+        usual = 0.0 if sparing and above < math.log(FAR_ABOVE) else _expected_above(above, one.sd)
+        return (1 - unlucky) * usual + unlucky * _expected_above(above + factor, one.sd)
+
+    gains = [(gain(one), number, one) for number, one in enumerate(surrogate.best_first())]
+    took_s = [trial.loading_s + trial.load_s for trial in store.trials if trial.state == "complete"]
+    least = (max(MIN_REPLAY_S, median(took_s or [0.0])) + then_s) / PATIENCE_S
+    yield from (one for gained, _, one in sorted(gains, key=lambda each: -each[0]) if gained > least)
+
+
+def _expected_above(mean: float, sd: float) -> float:
+    """Return E[max(0, X)] of a normal X: what a candidate may gain over the best (expected improvement)."""
+    z = mean / sd
+    return sd * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) + mean * (1 + math.erf(z / math.sqrt(2))) / 2
+
+
+def _best_per_s(surrogate: Surrogate, belief: Belief, store: TrialStore) -> float:
+    """Return the capacity of the best so far, at least as it is predicted; 0: there is none.
+
+    Adjacent points, which are predicted, would else all look worth a trial if the best is slower than predicted.
+    """
+    able = [trial for trial in store.best_first() if trial.rate_at_limit_per_s]
+    best = max(able, key=belief.usual_per_s, default=None)
     if best is None:
         return 0.0
     predicted = surrogate.predicted(knobs_of(best.served))
-    return max(best.rate_at_limit_per_s or 0.0, 0.0 if predicted is None else predicted.rate_per_s)
+    return max(belief.usual_per_s(best), 0.0 if predicted is None else predicted.rate_per_s)
 
 
 def _by_latency(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:

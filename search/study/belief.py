@@ -104,7 +104,7 @@ class Belief:
         first = math.log(high / low) / 2 if low and high else 0.1
         own_s = sum(run.seconds for run in self.bench.runs if run.config == trial.served)
         looks = max(1.0, own_s / BLOCK_S)
-        unlucky, _ = self.speed.unlucky(looks)
+        unlucky = self.speed.slow_share()[0] ** looks
         never = unlucky * float(np.std(self.speed.slowdowns)) if unlucky else 0.0
         return math.hypot(MIN_ERROR, first / math.sqrt(looks), never)
 

@@ -68,7 +68,7 @@ class EnsembleSearch(GuidedSearch):
         """Return False: all kinds are known."""
         return False
 
-    def _simulate_all(self) -> list[Knobs]:
+    def simulate_all(self) -> list[Knobs]:
         """Climb from each start."""
         self._begin_to_climb()
         space = self.runner.store.space
@@ -77,12 +77,13 @@ class EnsembleSearch(GuidedSearch):
             self._climb(start)
         return [one.knobs for one in self.surrogate.best_first()]
 
-    def _candidates(self) -> Iterator[Predicted]:
+    def candidates(self, then_s: float = 0.0, *, sparing: bool = False) -> Iterator[Predicted]:
         """Climb on from the best, as measurements have moved the predictions."""
+        self._correct()
         self._begin_to_climb()
         for best in self.surrogate.best_first()[:1]:
             self._climb(best.knobs)
-        return super(EnsembleSearch, self)._candidates()
+        return super(EnsembleSearch, self).candidates(then_s, sparing=sparing)
 
     def _without_batches(self) -> list[Knobs]:
         return [self.runner.store.space.spread(0.0, counts) for counts in SCALES]

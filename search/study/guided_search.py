@@ -7,22 +7,22 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
-from typing import Literal
+from typing import Literal, Self
 
+from model_repo.spec import ServingConfig
 from search.records.trial import Cause, WhyRecord
 from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.service_times_file import read_curves, write_curves
 from search.simulator.surrogate import Predicted, Surrogate, alone_per_s, kinds_to_profile
 from search.space import Knobs, knobs_of, without_delays
-from search.study.acquisition import rank_candidates, verify, why_predicted
+from search.study.acquisition import FAR_ABOVE, rank_candidates, why_predicted
 from search.study.belief import Belief
 from search.study.profiling import measure_service_times
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.bench import observed
 from search.trials.capacity_trial import run_capacity_or_rate_trial, run_capacity_trial
-from search.trials.predicted_trial import BASELINE_CAPACITY_S, explanation
+from search.trials.predicted_trial import BASELINE_CAPACITY_S, explanation, run_predicted_trial
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.guided")
@@ -43,10 +43,6 @@ was right, and a search without it would have the same problem."""
 
 FASTEST_INFEASIBLE = 3
 
-FAR_ABOVE, OWED_S = 2.0, 15.0
-"""If there was no time for any prediction, one that is twice what was measured is verified with the last 15 s and
-more of certification: a short certificate of it is worth more than a long one of the default."""
-
 
 @dataclass(slots=True)
 class GuidedSearch:
@@ -54,16 +50,21 @@ class GuidedSearch:
 
     runner: TrialRunner
     surrogate: Surrogate
+    belief: Belief
     _verified: int = 0
     _errors: list[float] = field(default_factory=list)
     _profiled: list[tuple[Knobs, float]] = field(default_factory=list)  # and the seconds that it took
     _waiting: bool = False
     """True if there was no time to profile all kinds at first."""
 
-    _belief: Belief = field(init=False)
+    _corrected: tuple[int, int] = 0, 0
+    """The runs and profiles by which the predictions are corrected."""
 
-    def __post_init__(self) -> None:
-        self._belief = Belief(surrogate=self.surrogate, bench=observed(self.runner.bench))
+    @classmethod
+    def of(cls, runner: TrialRunner, surrogate: Surrogate) -> Self:
+        """Return the search of a runner; it knows the profiles that are kept in the run's directory."""
+        surrogate.curves.update(read_curves(runner.store.path.parent))
+        return cls(runner, surrogate, Belief(surrogate=surrogate, bench=observed(runner.bench)))
 
     def run(self) -> bool:
         """Run the search; False if it has to continue without predictions, because they are missing or wrong."""
@@ -72,14 +73,13 @@ class GuidedSearch:
             self.runner.on_event(events.Note(text=text))
             return False
         before = list(self.runner.store.trials)  # of the run that is resumed, like the curves
-        self.surrogate.curves.update(read_curves(self.runner.store.path.parent))
         self._profile_all(first=knobs_of(self.runner.store.space.baseline()))
         if self._profile_again():
             self._errors.clear()
             before = self.runner.store.trials
         for trial in before:
-            self._update(trial)
-        size, predictions = len(self._simulate_all()), self.surrogate.best_first()
+            self._take(trial)
+        size, predictions = len(self.simulate_all()), self.surrogate.best_first()
         detail = f"{size} configurations, {len(predictions)} of them predicted to meet the SLO"
         self.runner.on_event(events.PhaseStarted(name="search", detail=detail))
         if not self.surrogate.curves:
@@ -135,16 +135,16 @@ class GuidedSearch:
         """
         runner, budget = self.runner, self.runner.budget
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
-        known = self.surrogate.profiles
+        known = self.surrogate.profiles.total()
         again = [(knobs, took_s) for knobs, took_s in self._profiled if self.surrogate.profiled(knobs)]
         for knobs, took_s in again if again[1:] and not self._waiting else []:
             if not runner.may_go_on() or budget.elapsed_s() + took_s > until_s:
                 break
             measure_service_times(runner, self.surrogate, knobs)
-        if self.surrogate.profiles == known:
+        if self.surrogate.profiles.total() == known:
             return False
         write_curves(runner.store.path.parent, self.surrogate.curves)
-        self._simulate_all()
+        self.simulate_all()
         runner.share(self.surrogate.curves)
         return True
 
@@ -168,11 +168,12 @@ class GuidedSearch:
         measure_service_times(self.runner, self.surrogate, knobs)
         self._profiled.append((knobs, self.runner.budget.elapsed_s() - began_s))
         write_curves(self.runner.store.path.parent, self.surrogate.curves)
-        self._simulate_all()
+        self.simulate_all()
 
     # Simulating
 
-    def _simulate_all(self) -> list[Knobs]:
+    def simulate_all(self) -> list[Knobs]:
+        """Simulate what was not simulated yet; return the points that can be served."""
         points = list(filter(self.runner.promising, self.runner.store.space.points()))
         self.surrogate.simulate(points)
         return points
@@ -192,7 +193,7 @@ class GuidedSearch:
         self.surrogate.simulate([knobs])
         prediction = self.surrogate.predicted(knobs)
         if prediction is not None and prediction.rate_per_s > 0:
-            self._verify(prediction, cause=cause)
+            self.verify(prediction, cause)
             return
         asked = self.runner.store.ask_for([knobs], wanted=self.runner.promising)
         if asked is not None:
@@ -200,14 +201,14 @@ class GuidedSearch:
             self.runner.run_trial(asked, measured, WhyRecord(cause=cause))
 
     def _verify_all(self) -> bool:
-        while (self.runner.may_go_on() or self._owed()) and self._verified < MAX_VERIFIED:
+        while self.runner.may_go_on() and self._verified < MAX_VERIFIED:
             for trial in self.runner.collect_finished():
-                self._update(trial)
                 self._verified += 1
-            prediction = next(self._candidates(), None)
+                self._take(trial)
+            prediction = next(self.candidates(), None)
             if prediction is not None:
                 self._offer_others(prediction)
-                self._verify(prediction, cause="predicted")
+                self.verify(prediction)
             elif not self.runner.wait_for_workers():
                 break
             wrong = sum(abs(error) > DISAGREEMENT for error in self._errors[:JUDGED])
@@ -219,55 +220,70 @@ class GuidedSearch:
         found = store.best() is not None or store.objective.rate_per_s is not None
         return found or not self.runner.may_go_on()
 
-    def _owed(self) -> bool:
-        """True if the search has had no time for any prediction, and the best is far above what was measured.
-
-        Certification would have nothing but Triton's default then.
-        """
-        store, prediction = self.runner.store, next(self._candidates(), None)
-        tried = any(trial.why is not None and trial.why.cause == "predicted" for trial in store.trials)
-        if tried or prediction is None or self.runner.stop() or self.runner.budget.left_s() < OWED_S:
-            return False
-        measured = (trial.rate_at_limit_per_s or 0.0 for trial in store.trials)
-        return prediction.rate_per_s > FAR_ABOVE * max(measured, default=0.0)
-
     def _offer_others(self, mine: Predicted) -> None:
-        """Let the workers verify the predictions that follow, within the number that is verified in all."""
-        others = (one for one in self._candidates() if one.knobs != mine.knobs)
-        left = MAX_VERIFIED - self._verified - 1 - len(self.runner.store.away)
-        self.runner.hand_out(
-            (one.knobs, why_predicted(one, self.surrogate, self.runner.store))
-            for one in islice(others, max(0, left))
-        )
+        """Let the workers verify the predictions that follow, as many as they have room for."""
+        others = (one for one in self.candidates() if one.knobs != mine.knobs)
+        self.runner.hand_out((one.knobs, why_predicted(one, self.surrogate, self.runner.store)) for one in others)
 
-    def _candidates(self) -> Iterator[Predicted]:
-        untried = rank_candidates(self.surrogate, self.runner.store)
+    def candidates(self, then_s: float = 0.0, *, sparing: bool = False) -> Iterator[Predicted]:
+        """Yield what is worth a trial and can be served, the best first; see `rank_candidates`."""
+        self._correct()
+        untried = rank_candidates(self.surrogate, self.belief, self.runner.store, then_s, sparing=sparing)
         return (one for one in untried if self.runner.promising(one.knobs))
 
-    def _verify(self, prediction: Predicted, *, cause: Cause) -> None:
+    def verify(self, prediction: Predicted, cause: Cause = "predicted") -> Trial | None:
+        """Run the trial of a prediction; None if it is tried already, or was stopped."""
+        asked = self.runner.store.ask_for([prediction.knobs], wanted=lambda _: True)
+        if asked is None:
+            return None
         # Certification finds the capacity of what is compared with.
         once = cause in ("baseline", "start")
-        trial = verify(self.runner, self.surrogate, prediction, cause, once=once)
+
+        def measured(config: ServingConfig, number: int) -> Trial | None:
+            server = self.surrogate.server(config)
+            return run_predicted_trial(self.runner, server, config, number, prediction.rate_per_s, once=once)
+
+        why = why_predicted(prediction, self.surrogate, self.runner.store, cause)
+        trial = self.runner.run_trial(asked, measured, why)
         if trial is not None:
             self._verified += 1
-            self._update(trial)
+            self._take(trial)
+        return trial
 
-    def _update(self, trial: Trial) -> None:
-        """Correct the predictions by a trial: by its capacity at the usual speed, if a slowdown explains it."""
-        if trial.state in ("failed", "pruned") or not trial.rate_low_per_s or not trial.rate_high_per_s:
+    def _take(self, trial: Trial) -> None:
+        """Correct the predictions by a trial, and keep how far it is from its own."""
+        self.surrogate.simulate([knobs_of(trial.served)])
+        prediction, measured = self.surrogate.predicted(knobs_of(trial.served)), self._measured(trial)
+        if measured is None or prediction is None:
             return
+        rate_per_s, slowdown = measured
+        if self.surrogate.update(knobs_of(trial.served), rate_per_s, slowdown) is None:
+            return
+        unsteady = slowdown is not None and abs(math.log(slowdown)) < math.log(UNSTEADY)
+        self._errors.append(0.0 if unsteady else math.log(rate_per_s / prediction.rate_per_s))
+
+    def _correct(self) -> None:
+        """Correct the predictions by all trials anew, by what is known of the machine now."""
+        seen = self.belief.speed.look()
+        if self._corrected == seen:
+            return
+        self._corrected = seen
+        self.surrogate.forget_rates()
+        for trial in self.runner.store.trials:
+            measured = self._measured(trial)
+            if measured is not None:
+                self.surrogate.update(knobs_of(trial.served), *measured)
+
+    def _measured(self, trial: Trial) -> tuple[float, float | None] | None:
+        """Return the capacity of a trial and the slowdown that explains it, at the machine's usual speed."""
+        if trial.state in ("failed", "pruned") or not trial.rate_low_per_s or not trial.rate_high_per_s:
+            return None
         rate_per_s = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s)
-        knobs = knobs_of(trial.served)
-        self.surrogate.simulate([knobs])
-        prediction = self.surrogate.predicted(knobs)
         slowdown = explanation(trial, rate_per_s)
         if slowdown is not None:
-            slowdown = self._belief.speed.usual_slowdown(trial.served) or slowdown
-            rate_per_s = self._belief.usual_per_s(trial) or rate_per_s
-        if self.surrogate.update(knobs, rate_per_s, slowdown) is not None and prediction is not None:
-            error = math.log(rate_per_s / prediction.rate_per_s)
-            unsteady = slowdown is not None and abs(math.log(slowdown)) < math.log(UNSTEADY)
-            self._errors.append(0.0 if unsteady else error)
+            slowdown = self.belief.speed.usual_slowdown(trial.served) or slowdown
+            rate_per_s = self.belief.usual_per_s(trial) or rate_per_s
+        return rate_per_s, slowdown
 
     # Nothing meets the SLO
 

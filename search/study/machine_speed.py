@@ -49,7 +49,7 @@ class MachineSpeed:
 
     def look(self) -> tuple[int, int]:
         """Take in the runs since the last look; return how many runs and profiles have been taken in."""
-        now = len(self.bench.runs), self.surrogate.profiles
+        now = len(self.bench.runs), self.surrogate.profiles.total()
         if self._looked == now:
             return now
         self._looked = now
@@ -116,12 +116,10 @@ class MachineSpeed:
         begins, ends = np.flatnonzero(slow[1:] & ~slow[:-1]), np.flatnonzero(~slow[1:] & slow[:-1])
         return int(np.count_nonzero(GRAIN_S * (ends - begins) > PHASE_S))
 
-    def unlucky(self, looks: float) -> tuple[float, float]:
-        """Return how likely all of some looks meet slow phases, and the factor on execution times in these."""
+    def slow_share(self) -> tuple[float, float]:
+        """Return the share of the time that the machine is slow, and ln of the factor on executions in it."""
         slow = self.slowdowns > math.log1p(SLOW)
-        if not slow.any():
-            return 0.0, 1.0
-        return float(slow.mean()) ** looks, math.exp(float(self._slowdowns[slow].mean()))
+        return (float(slow.mean()), float(self._slowdowns[slow].mean())) if slow.any() else (0.0, 0.0)
 
     def usual_slowdown(self, config: ServingConfig) -> float | None:
         """Return the factor on profiled execution times at the machine's usual speed; None if it is not known."""

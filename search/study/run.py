@@ -113,17 +113,20 @@ def write_search(runner: TrialRunner) -> None:
     write_atomically(runner.store.path.parent / SEARCH_FILE, text + "\n")
 
 
-def run_search(runner: TrialRunner) -> None:
-    """Try configurations until nothing promising is left, the budget is used, or `runner.stop` returns True."""
+def run_search(runner: TrialRunner) -> GuidedSearch | None:
+    """Try configurations until nothing promising is left, the budget is used, or `runner.stop` returns True.
+
+    Return the guided search, which certification goes on with; None if there was none, or it could not predict.
+    """
     write_search(runner)
     surrogate, others = surrogate_for(runner), {limit.model for limit in runner.slo.colocated}
-    if isinstance(surrogate, EnsembleSurrogate):
-        done = EnsembleSearch(runner, surrogate).run()
-    else:
-        # Nobody knows when a model calls others, and how often. Colocated models that stay as they are slow down
-        # its executions, which are profiled under their load.
-        alone = all(member.name in others and member.size() == 1 for member in runner.store.space.members)
-        done = alone and GuidedSearch(runner, surrogate).run()
-    if not done:
+    guided = EnsembleSearch if isinstance(surrogate, EnsembleSurrogate) else GuidedSearch
+    # Nobody knows when a model calls others, and how often. Colocated models that stay as they are slow down its
+    # executions, which are profiled under their load.
+    alone = all(member.name in others and member.size() == 1 for member in runner.store.space.members)
+    search = guided.of(runner, surrogate) if alone or guided is EnsembleSearch else None
+    found = search if search is not None and search.run() else None
+    if found is None:
         SamplerSearch(runner).run()
     runner.collect_finished()
+    return found

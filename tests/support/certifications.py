@@ -23,6 +23,7 @@ from search.simulator.service_times_file import write_curves
 from search.simulator.surrogate import Surrogate
 from search.space import default_config, knobs_of
 from search.study.belief import Belief
+from search.study.guided_search import GuidedSearch, surrogate_for
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
@@ -199,9 +200,10 @@ def ended(
     objective: Objective = COST,
     slo: Slo = SLO,
     profiled: bool = True,
+    goes_on: bool = False,
     **options: Any,
 ) -> Ended:
-    """Certify the best of these trials."""
+    """Certify the best of these trials, or what else is worth a trial if the search goes on."""
     seen: list[events.Event] = []
     folder.mkdir(exist_ok=True)
     budget = BudgetOfLoad(total_s=total_s, spent=given.spent)
@@ -210,5 +212,7 @@ def ended(
     if profiled:
         write_curves(folder, profile(folder, *trials, slo=slo).curves)
     known: dict[str, Any] = {"slo": slo, "budget": budget, "seed": 1, "on_event": seen.append, **options}
-    certified = certify_best(TrialRunner(store=store, bench=given, **known))
+    runner = TrialRunner(store=store, bench=ObservedBench(given) if goes_on else given, **known)
+    search = GuidedSearch.of(runner, surrogate_for(runner)) if goes_on else None
+    certified = certify_best(runner, search)
     return Ended(certified=certified, seen=seen, budget=budget, bench=given, folder=folder)

@@ -144,11 +144,12 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
         "workload": bench.workload,
     }
     runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
+    found = None
     if number == 1:
         SamplerSearch(runner).run()
     else:
-        run_search(runner)
-    certified = certify_best(runner)
+        found = run_search(runner)
+    certified = certify_best(runner, found)
     return {
         "trials": [_trial(trial) for trial in store.trials],
         "confirmations": confirmations,

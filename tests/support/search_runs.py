@@ -18,6 +18,7 @@ from search.certification.certify import certify_best
 from search.records.confirmations import read_confirmations
 from search.records.slo import Slo
 from search.space import knobs_of
+from search.study.guided_search import GuidedSearch
 from search.study.run import run_search
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
@@ -86,9 +87,9 @@ def search_run(
         "on_event": on_event,
     }
     runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
-    search(runner)
+    found = search(runner)
     search_s = bench.spent.load_s
-    certified = certify_best(runner)
+    certified = certify_best(runner, found if isinstance(found, GuidedSearch) else None)
     winner = None if certified is None else certified.winner
     certificate = None if winner is None else winner.certificate
     chosen = None if winner is None else true_rate(winner.served, **truth)

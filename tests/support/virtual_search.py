@@ -42,5 +42,4 @@ def search_on(
     common: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
     common["workload"] = bench.workload
     runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
-    run_search(runner)
-    return store, certify_best(runner), seen
+    return store, certify_best(runner, run_search(runner)), seen

@@ -25,6 +25,7 @@ from loadgen.measurement.cpu_contention import (
 )
 from search.certification.certify import certify_best
 from search.space import Key, Knobs, key_of, knobs_of
+from search.study.guided_search import GuidedSearch
 from search.study.run import run_search
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
@@ -170,9 +171,9 @@ def searched(
     budget = Budget(total_s=call.settings.budget_s)
     observed = ObservedBench(bench)
     runner = TrialRunner(store=store, bench=observed, slo=slo, budget=budget, seed=seed, on_event=on_event)
-    way(runner)
+    found = way(runner)
     search_s = bench.spent.load_s
-    certified = certify_best(runner)
+    certified = certify_best(runner, found if isinstance(found, GuidedSearch) else None)
     winner = None if certified is None else certified.winner
     certificate = None if winner is None else winner.certificate
     return {
