@@ -347,8 +347,9 @@ def test_a_stream_that_wants_to_write_of_itself_is_watched_for_that() -> None:
     assert bench.watched.events == {100: READ | WRITE}
 
 
-def test_close_forgets_all_calls() -> None:
-    bench = GrpcBench(2)
+@pytest.mark.parametrize("settle", [True, False])
+def test_close_forgets_all_calls(settle: bool) -> None:
+    bench = GrpcBench(2, settle=settle)
     for row in range(3):
         bench.wire.send(row)
     sent = bench.wire.bytes_sent
@@ -358,6 +359,8 @@ def test_close_forgets_all_calls() -> None:
     assert (bench.wire.in_flight, bench.ended) == ({}, [])
     bench.wire.send(3)
     assert len(bench.streams) == 3, "nothing of before is used again"
+    bench.settle()
+    assert bench.streams[2].calls() == 1, "calls that waited for a connection do not leave any more"
 
 
 def test_a_server_without_http2_over_tls_is_no_server_of_grpc() -> None:

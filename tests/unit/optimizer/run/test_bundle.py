@@ -49,6 +49,16 @@ def test_writes_the_bundle_and_says_what_it_is_called(run_dir: Any, capsys: pyte
     ).read_text()
 
 
+def test_once_more_gives_the_same_files(run_dir: Path) -> None:
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in (run_dir / "bundle").rglob("*") if path.is_file()}
+
+    assert run_command(["bundle", str(run_dir)]) == 0
+    first = files()
+    assert run_command(["bundle", str(run_dir)]) == 0
+    assert files() == first
+
+
 def test_a_run_that_found_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trial = recommendations.trial(state="infeasible", certificate=None)
     (tmp_path / "trials.jsonl").write_text(trial.model_dump_json() + "\n")

@@ -13,8 +13,15 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.records.slo import Slo
-from search.simulator.capacity import rate_at_limit
-from search.simulator.replay import replay_run, replayed_slowdown
+from search.simulator.capacity import Sharpness, rate_at_limit
+from search.simulator.replay import (
+    MAX_REPLAY_S,
+    MIN_REPLAY_S,
+    WANTED_ERROR,
+    replay_run,
+    replayed_slowdown,
+    seconds_for,
+)
 from search.simulator.server import SimulatedServer, simulate
 from search.simulator.surrogate import Predicted
 from search.space import knobs_of
@@ -74,6 +81,16 @@ def test_failures_and_runs_too_short_say_nothing() -> None:
 def test_executions_unlike_the_profile_by_far_are_not_explained_by_a_factor() -> None:
     assert replay_run(server(), run_of(server().slowed(8), 20, 10.0), (LIMIT,), seed=1) is None
     assert replay_run(server(), run_of(server().slowed(0.1), 500, 3.0), (LIMIT,), seed=1) is None
+
+
+def test_runs_are_long_where_violations_come_in_bursts_and_short_where_requests_are_many() -> None:
+    sharp = Sharpness(elasticity=20, vif=20)
+    assert seconds_for(sharp, 10_000, LIMIT) == MIN_REPLAY_S
+    assert seconds_for(sharp, 10, LIMIT) == MAX_REPLAY_S
+    seconds = seconds_for(sharp, 2_500, LIMIT)
+    assert MIN_REPLAY_S < seconds < MAX_REPLAY_S
+    assert sharp.relative_error(2_500 * seconds, LIMIT.quantile) == pytest.approx(WANTED_ERROR)
+    assert seconds_for(replace(sharp, vif=80), 2_500, LIMIT) == MAX_REPLAY_S
 
 
 @dataclass
