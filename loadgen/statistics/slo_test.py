@@ -71,23 +71,22 @@ def certify(log: RequestLog, limit: LatencyLimit, *, confidence: float = 0.95) -
     before its last request; requests in flight that are late already count as failed. Raises ValueError for a
     confidence that is not between 0 and 1.
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence {confidence} must be between 0 and 1")
-    shared_ms, log = _shared_ms(limit, log), log.judged_by(limit)
-    steady = steady_state(log, limit_ms=limit.steady_after_ms)
-    return verdict_of_steady(steady, lambda start_ns: _judge(limit, confidence, log, start_ns, shared_ms))
+    (verdict,) = certify_each(log, (limit,), confidence=confidence)
+    return verdict
 
 
-def _shared_ms(limit: LatencyLimit, *logs: RequestLog) -> float:
+def _usual_reply_ms(*logs: RequestLog) -> float:
+    """Return the median time of the streams of the run in which they took longest; 0 if there are none."""
+    replies_ns = [log.service_ns[~log.failed] for log in logs if log.streams is not None]
+    return max((float(np.median(each)) for each in replies_ns if len(each)), default=0.0) / 1e6
+
+
+def _shared_ms(limit: LatencyLimit, usual_reply_ms: float) -> float:
     """Return the time, of a quarter of which requests may be late together: the limit, or two usual replies.
 
     A pause is shared by all streams under way, but for the time to the first token of those that have theirs.
     """
-    if limit.kind == "ttft":
-        return limit.limit_ms
-    replies_ns = [log.service_ns[~log.failed] for log in logs if log.streams is not None]
-    usual_ns = max((float(np.median(each)) for each in replies_ns if len(each)), default=0.0)
-    return max(limit.limit_ms, 2 * usual_ns / 1e6)
+    return limit.limit_ms if limit.kind == "ttft" else max(limit.limit_ms, 2 * usual_reply_ms)
 
 
 def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdict:
@@ -225,10 +224,10 @@ def certify_together(
     """
     if len(logs) == 1:
         return certify_each(logs[0], limits, confidence=confidence)
-    each = confidence_of_each(confidence, len(limits))
+    each, usual_reply_ms = confidence_of_each(confidence, len(limits)), _usual_reply_ms(*logs)
 
     def together(limit: LatencyLimit) -> Verdict:
-        judged, shared_ms = [log.judged_by(limit) for log in logs], _shared_ms(limit, *logs)
+        judged, shared_ms = [log.judged_by(limit) for log in logs], _shared_ms(limit, usual_reply_ms)
         steady = [steady_state(log, limit_ms=limit.steady_after_ms) for log in judged]
         starts = zip(*((one.earliest_ns, one.start_ns) for one in steady), strict=True)
         first, second = (_judge(limit, each, joined(judged, starts_ns), 0, shared_ms) for starts_ns in starts)
@@ -255,8 +254,16 @@ def certify_each(
     log: RequestLog, limits: Sequence[LatencyLimit], *, confidence: float = 0.95
 ) -> tuple[Verdict, ...]:
     """Call `certify` for each limit, in order; all verdicts hold together with `confidence`."""
-    each = confidence_of_each(confidence, len(limits))
-    return tuple(certify(log, limit, confidence=each) for limit in limits)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} must be between 0 and 1")
+    each, usual_reply_ms = confidence_of_each(confidence, len(limits)), _usual_reply_ms(log)
+
+    def verdict_on(limit: LatencyLimit) -> Verdict:
+        judged, shared_ms = log.judged_by(limit), _shared_ms(limit, usual_reply_ms)
+        steady = steady_state(judged, limit_ms=limit.steady_after_ms)
+        return verdict_of_steady(steady, lambda start_ns: _judge(limit, each, judged, start_ns, shared_ms))
+
+    return tuple(verdict_on(limit) for limit in limits)
 
 
 def confidence_of_each(confidence: float, count: int) -> float:
