@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from loadgen.errors import UserError
 from model_repo.runtime.tritune_gpu.tensorrt_engine import import_tensorrt
+from optimizer.engines.cache import EngineKey
 from optimizer.engines.layers import executed_precisions, layers_from_description
 
 TensorRtBackend = Literal["tensorrt", "tensorrt_rtx"]
@@ -49,8 +50,6 @@ def installed_tensorrt() -> tuple[TensorRt, ...]:
     return tuple(library for library in found if library is not None)
 
 
-Dims = tuple[int, ...]
-
 HEAVY_LAYERS = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
 """Layers whose precision decides the speed; the others may stay in fp32 on purpose."""
 
@@ -72,19 +71,6 @@ class WrongPrecision(EngineFailed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOrder:
-    """A request for an engine. Each of `profiles` maps each input to its (least, usual, largest) whole shape.
-
-    `compute_capability`, such as "8.6", is that of the GPU that will run the engine.
-    """
-
-    onnx_file: Path
-    precision: str
-    profiles: Sequence[Mapping[str, tuple[Dims, Dims, Dims]]]
-    compute_capability: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltPlan:
     """A finished engine. `executed` counts its heavy layers by the precision they compute in."""
 
@@ -94,8 +80,8 @@ class BuiltPlan:
     build_s: float
 
 
-def build_plan(library: TensorRt, order: EngineOrder, *, timing_cache: bytes = b"") -> BuiltPlan:
-    """Build the engine, and verify its precision.
+def build_plan(library: TensorRt, key: EngineKey, onnx_file: Path, *, timing_cache: bytes = b"") -> BuiltPlan:
+    """Build the engine from the model's file, and verify its precision.
 
     Call this in a child process: it takes minutes in which Python handles no signals, and TensorRT swallows
     exceptions of its callbacks. Raises EngineFailed, which names the operator and node that cannot be parsed, and
@@ -105,14 +91,14 @@ def build_plan(library: TensorRt, order: EngineOrder, *, timing_cache: bytes = b
     trt = library.module
     log = _build_log(trt)
     builder = trt.Builder(log)
-    network, nodes = _parsed(trt, builder, log, order, library)
+    network, nodes = _parsed(trt, builder, log, library, key, onnx_file)
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
-    (config.set_flag if order.precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
-    library.set_target(config, order.compute_capability)
+    (config.set_flag if key.precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
+    library.set_target(config, key.compute_capability)
     if any(-1 in tuple(network.get_input(index).shape) for index in range(network.num_inputs)):
-        for shapes in order.profiles:
+        for shapes in key.profiles:
             profile = builder.create_optimization_profile()
             for name, (least, usual, largest) in shapes.items():
                 profile.set_shape(name, least, usual, largest)
@@ -120,16 +106,16 @@ def build_plan(library: TensorRt, order: EngineOrder, *, timing_cache: bytes = b
     timings = _use_timing_cache(library, config, timing_cache)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        what = f"{order.onnx_file.name} in {order.precision}"
+        what = f"{onnx_file.name} in {key.precision}"
         raise EngineFailed(
             f"{library.backend} {library.version} cannot build {what}: {log.last_error()}",
             "ONNX Runtime can still serve the model; the log has the builder's own words.",
         )
     data = bytes(plan)
     executed = executed_precisions(
-        layers_from_description(_description(trt, log, data)), frozenset(nodes), _type_of(order.precision)
+        layers_from_description(_description(trt, log, data)), frozenset(nodes), _type_of(key.precision)
     )
-    _check(order, executed, what="The engine built from")
+    _check(f"The engine built from {onnx_file.name}", key.precision, executed)
     return BuiltPlan(
         plan=data,
         executed=executed,
@@ -138,24 +124,28 @@ def build_plan(library: TensorRt, order: EngineOrder, *, timing_cache: bytes = b
     )
 
 
-def _parsed(trt: Any, builder: Any, log: Any, order: EngineOrder, library: TensorRt) -> tuple[Any, list[str]]:
+def _parsed(
+    trt: Any, builder: Any, log: Any, library: TensorRt, key: EngineKey, onnx_file: Path
+) -> tuple[Any, list[str]]:
     """Return the network, and the names of its heavy layers."""
     # From TensorRT 11 on all networks are strongly typed, and the flag may be missing.
     strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     network = builder.create_network(0 if strongly is None else 1 << int(strongly))
     parser = trt.OnnxParser(network, log)
-    if not parser.parse_from_file(str(order.onnx_file)):
+    if not parser.parse_from_file(str(onnx_file)):
         raise EngineFailed(
-            f"{library.backend} {library.version} cannot parse {order.onnx_file.name}: {_parse_error(parser)}",
+            f"{library.backend} {library.version} cannot parse {onnx_file.name}: {_parse_error(parser)}",
             "ONNX Runtime can still serve the model; to use TensorRT, export it without this operator.",
         )
     layers = [network.get_layer(index) for index in range(network.num_layers)]
     heavy = [layer for layer in layers if layer.type.name in HEAVY_LAYERS]
-    if order.precision in ("int8", "fp8"):
+    if key.precision in ("int8", "fp8"):
         quantized = sum(layer.type.name == "QUANTIZE" for layer in layers)
-        _check(order, {order.precision: quantized, "fp32": 0 if quantized else len(layers)}, what="The graph of")
+        counts = {key.precision: quantized, "fp32": 0 if quantized else len(layers)}
+        _check(f"The graph of {onnx_file.name}", key.precision, counts)
     elif heavy:
-        _check(order, _count(layer.get_input(0).dtype.name for layer in heavy), what="The graph of")
+        counts = _count(layer.get_input(0).dtype.name for layer in heavy)
+        _check(f"The graph of {onnx_file.name}", key.precision, counts)
     return network, [layer.name for layer in heavy]
 
 
@@ -181,13 +171,12 @@ def _type_of(precision: str) -> str:
     return "fp32" if precision == "tf32" else precision
 
 
-def _check(order: EngineOrder, counts: Mapping[str, int], *, what: str) -> None:
-    wanted, total = counts.get(_type_of(order.precision), 0), sum(counts.values())
+def _check(what: str, precision: str, counts: Mapping[str, int]) -> None:
+    wanted, total = counts.get(_type_of(precision), 0), sum(counts.values())
     if not wanted >= MIN_HEAVY_SHARE * total or total == 0:
-        found = ", ".join(f"{count} in {precision}" for precision, count in counts.items() if count)
+        found = ", ".join(f"{count} in {name}" for name, count in counts.items() if count)
         raise WrongPrecision(
-            f"{what} {order.onnx_file.name} was to compute in {order.precision}; its heavy layers are: "
-            f"{found or 'none'}.",
+            f"{what} was to compute in {precision}; its heavy layers are: {found or 'none'}.",
             "The precision must be in the ONNX graph (casts, or Q/DQ nodes); this variant is left out.",
         )
 

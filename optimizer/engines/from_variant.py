@@ -15,7 +15,6 @@ from optimizer.child import ChildCrashed, ChildTimedOut, call_in_child
 from optimizer.engines.builder import (
     WORKSPACE_BYTES,
     EngineFailed,
-    EngineOrder,
     TensorRt,
     TensorRtBackend,
     build_plan,
@@ -102,13 +101,7 @@ def _build(key: EngineKey, name: str, onnx_file: Path, cache: EngineCache) -> tu
     """Build the engine into the cache. Runs in a child process, which Ctrl-C or a crash can end."""
     library = find_tensorrt(key.backend)
     assert library is not None
-    order = EngineOrder(
-        onnx_file=onnx_file,
-        precision=key.precision,
-        profiles=key.profiles,
-        compute_capability=key.compute_capability,
-    )
-    built = build_plan(library, order, timing_cache=cache.timing_cache(key))
+    built = build_plan(library, key, onnx_file, timing_cache=cache.timing_cache(key))
     metadata = EngineMetadata(
         model_name=name,
         key=key,

@@ -81,10 +81,10 @@ def library() -> Any:
     return TensorRt(backend="tensorrt_rtx", module=None, version="1.0")
 
 
-def _build_plan(faults: Any, library: Any, order: Any, *, timing_cache: bytes) -> Any:
+def _build_plan(faults: Any, library: Any, key: Any, onnx_file: Path, *, timing_cache: bytes) -> Any:
     from optimizer.engines.builder import BuiltPlan
 
-    plan = json.dumps(faults[order.precision]).encode()
+    plan = json.dumps(faults[key.precision]).encode()
     return BuiltPlan(plan=plan, executed={}, timing_cache=None, build_s=0.0)
 
 
