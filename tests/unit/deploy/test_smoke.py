@@ -1,6 +1,7 @@
 import dataclasses
 from typing import Any
 
+import pytest
 import yaml
 from bundles import recorded
 
@@ -80,3 +81,15 @@ def test_of_a_long_trace_the_bundle_has_the_whole_lines_that_fit() -> None:
     assert len(kept) < 1_000_000
     assert kept.endswith(".25\n")
     assert text.startswith(kept)
+
+
+@pytest.mark.parametrize(("datatype", "named"), [("BYTES", True), ("INT64", False)])
+def test_the_check_of_a_model_of_texts_names_the_option_for_samples(datatype: str, named: bool) -> None:
+    found, config = recorded()
+    inputs = (
+        TensorSpec(name="one", datatype="FP32", shape=(1,)),
+        TensorSpec(name="two", datatype=datatype, shape=(1,)),
+    )
+    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, inputs=inputs))
+    check = bundle_from_recommendation(found, config).texts["README.md"].partition("### Check it")[2]
+    assert ("--input-data" in check) is named
