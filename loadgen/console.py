@@ -108,11 +108,17 @@ class LiveDisplay(ABC):
         """Return the present picture."""
 
 
-def print_result(show: Callable[[], None], *, document: Callable[[], str]) -> list[UserError]:
-    """Let `show` print the result, or print `document`, its JSON, if that has a bug. Returns the errors."""
+def print_result(document: Callable[[], str], view: Callable[[], RenderableType] | None = None) -> list[UserError]:
+    """Print a result on stdout: its `view`, or `document`, its JSON, without one or if that has a bug.
+
+    Returns the errors.
+    """
     try:
         try:
-            show()
+            if view is not None:
+                SafeConsole().print(view())
+            else:
+                sys.stdout.write(document())
         except OSError:
             raise
         except Exception as error:

@@ -134,10 +134,7 @@ def _print_failure(failure: UserError) -> None:
     from loadgen.console import print_result
     from optimizer.run.recommendation import failure_record
 
-    def document() -> str:
-        return failure_record(failure).model_dump_json(indent=2) + "\n"
-
-    print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
+    print_result(lambda: failure_record(failure).model_dump_json(indent=2) + "\n")
 
 
 if __name__ == "__main__":

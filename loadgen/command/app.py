@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import NoReturn
 
@@ -94,10 +94,17 @@ def as_user_error(error: Exception, name: str) -> UserError:
     return BadInput(text, f"See {name} --help.")
 
 
-def _signals() -> tuple[signal.Signals, ...]:
-    """Return those that end a run in order: SIGHUP too, of a terminal that closes, unless nohup has it ignored."""
+@contextmanager
+def _handling(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Until the block ends, handle what ends a run, SIGHUP too, of a terminal that closes, but for nohup."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
+    numbers = (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
+    before = {number: signal.signal(number, on_signal) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Stop:
@@ -134,12 +141,8 @@ def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
         stop.asked = True
         announce()
 
-    before = {number: signal.signal(number, on_signal) for number in _signals()}
-    try:
+    with _handling(on_signal):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -157,12 +160,7 @@ def stop_on_first_interrupt() -> Iterator[None]:
         asked = signal.Signals(number).name
         raise KeyboardInterrupt(asked)
 
-    heeded = _signals() if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, on_signal) for number in heeded}
-    try:
+    with _handling(on_signal) if threading.current_thread() is threading.main_thread() else nullcontext():
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if asked is not None:
         raise KeyboardInterrupt(asked)

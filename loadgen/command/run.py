@@ -165,10 +165,4 @@ def _send(
 
 def show(record: LoadTestRecord, *, as_json: bool) -> list[UserError]:
     """Print the result on stdout, as JSON or for people; return the problems of printing it."""
-
-    def document() -> str:
-        return record_json(record)
-
-    if as_json:
-        return print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
-    return print_result(lambda: SafeConsole().print(answer_view(record)), document=document)
+    return print_result(lambda: record_json(record), None if as_json else lambda: answer_view(record))

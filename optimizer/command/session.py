@@ -166,12 +166,8 @@ def _show(found: RecommendationRecord, directory: Path, *, as_json: bool) -> lis
     """Print the recommendation on stdout, as JSON or as text; return the problems of printing it."""
     from optimizer.reports.terminal import recommendation_view
 
-    def document() -> str:
-        return found.model_dump_json(indent=2) + "\n"
-
-    if as_json:
-        return print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
-    return print_result(lambda: SafeConsole().print(recommendation_view(found, directory)), document=document)
+    view = None if as_json else partial(recommendation_view, found, directory)
+    return print_result(lambda: found.model_dump_json(indent=2) + "\n", view)
 
 
 def _write_report(directory: Path, on_event: OnEvent) -> None:
