@@ -80,8 +80,9 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dict[str, NDArray[Any]]]:
     """Return one request per `batch_size` picked samples of a file or folder, in order. Raises PayloadError.
 
-    A folder has one sample, and a file for each input: all bytes of numbers, or a text per line. `.npz`: an
-    array for each input; its first dimension counts the samples. `.json`: {"data": [sample, ...]}; a sample is
+    A folder has one sample, and a file for each input: all bytes of numbers, or a text per line. `.npz`, or a
+    folder of `INPUT.npy`: an array for each input; its first dimension counts the samples.
+    `.json`: {"data": [sample, ...]}; a sample is
     {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. In place of lists there may be
     {"b64": all bytes}, and {"b64": ...} for a text in a list. `.txt`: one length per line, the size of all free
     dimensions; the values are random. Values are sent as they are: one that does not fit the datatype is an
@@ -176,7 +177,10 @@ def _shape(values: Any) -> tuple[int, ...]:
 def _samples(path: Path) -> list[Sample]:
     try:
         if path.is_dir():
-            return [{file.name: file for file in sorted(path.iterdir()) if file.is_file()}]
+            files = sorted(file for file in path.iterdir() if file.is_file())
+            if files and all(file.suffix == ".npy" for file in files):
+                return _from_arrays(path, {file.stem: np.load(file, allow_pickle=False) for file in files})
+            return [{file.name: file for file in files}]
         if not path.is_file():
             raise OSError("it is not a file")
         return _from_npz(path) if path.suffix == ".npz" else _from_json(path)
@@ -194,7 +198,10 @@ def _from_npz(path: Path) -> list[Sample]:
         arrays = np.load(file, allow_pickle=False)
         if isinstance(arrays, np.ndarray):
             raise TypeError("it is a single array without a name")
-        columns = {name: arrays[name] for name in arrays.files}
+        return _from_arrays(path, {name: arrays[name] for name in arrays.files})
+
+
+def _from_arrays(path: Path, columns: Mapping[str, NDArray[Any]]) -> list[Sample]:
     for name, values in columns.items():
         size = values.dtype.itemsize
         if values.dtype.kind == "S" and size > 1 and (most := int(np.char.str_len(values).max(initial=1))) < size:

@@ -86,7 +86,9 @@ def feeds_for(model: Model, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list
     return [{name: array.astype(types[name], copy=False) for name, array in feed.items()} for feed in feeds]
 
 
-def requests_from_data(payload: Payload, inputs: Sequence[TensorSpec], *, batched: bool) -> list[Tensors]:
+def requests_from_data(
+    payload: Payload, inputs: Sequence[TensorSpec], *, batched: bool, option: str = "--input-data"
+) -> list[Tensors]:
     """Return the requests that the load makes of its input data. Raises BadInput if the inputs do not take it."""
     first = (-1,) if batched else ()
     info = ModelInfo(
@@ -101,7 +103,7 @@ def requests_from_data(payload: Payload, inputs: Sequence[TensorSpec], *, batche
         return request_tensors(info, payload)
     except LoadError as error:
         what, _, fix = str(error).partition("\n")
-        raise BadInput(f"--input-data: {what}", fix) from error
+        raise BadInput(f"{option}: {what}", fix) from error
 
 
 def given_samples(model: Model, data: Path | None, count: int) -> Samples | None:
@@ -185,10 +187,10 @@ def _table_rows(graph: GraphProto) -> dict[str, int]:
 
 
 def samples_from_data(path: Path, model: Model) -> Samples:
-    """Return the samples in `path`: an array per input, whose first axis counts them. Nothing is unpickled.
+    """Return the samples for the calibration in `path`, which are in the form of `--input-data`.
 
-    Raises BadInput for missing or unknown names, numbers of samples that differ, shapes and types that do not fit,
-    values that are not finite, and a model that takes strings.
+    Raises BadInput for samples that the model does not take, that have different shapes, or values that are not
+    finite, and for a model that takes strings.
     """
     where = f"--calibration-data {path}"
     if model.takes_texts:
@@ -196,80 +198,22 @@ def samples_from_data(path: Path, model: Model) -> Samples:
             f"{where}: a model that takes strings runs in fp32 alone, which needs no calibration.",
             "Leave it out. Samples for the load, and for the proof of the batch, go to --input-data.",
         )
-    arrays = _arrays(path, where)
-    names = [tensor.name for tensor in model.all_inputs]
-    wrong = [name for name in names if name not in arrays] or [name for name in arrays if name not in names]
-    if wrong:
-        does = "has no array" if wrong[0] in names else "has an array the model takes no input for,"
-        raise BadInput(
-            f"{where} {does} {wrong[0]!r}; it holds {', '.join(arrays) or 'nothing'}.",
-            f"Name the arrays like the model's inputs: {', '.join(names)}.",
-        )
-    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
-    if len(set(counts.values())) != 1 or 0 in counts.values():
-        listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        raise BadInput(
-            f"{where} holds different numbers of samples, or none ({listed}).",
-            "The first axis of every array counts the samples, so give all arrays the same first size.",
-        )
+    if path.suffix == SUFFIX:
+        raise BadInput(f"{where} holds lengths, and ranges are those of real values.", "Give samples, as an .npz.")
     batched = model.batch != "none"
-    checked = {
-        tensor.name: _fitting(where, tensor, arrays[tensor.name], batched=batched) for tensor in model.all_inputs
-    }
-    return Samples(arrays=checked, source="given", batched=batched)
-
-
-def _arrays(path: Path, where: str) -> dict[str, NDArray[Any]]:
-    try:
-        if not path.exists():
-            raise BadInput(f"{where} does not exist.", "Check the path.")
-        if path.is_dir():
-            files = (file for file in sorted(path.glob("*.npy")) if file.is_file())
-            return {file.stem: np.load(file, allow_pickle=False) for file in files}
-        if not path.is_file():
-            raise OSError("it is not a file")
-        with path.open("rb") as file:  # numpy would leave it open if it is damaged
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                raise OSError("it is a single array without a name")
-            return {name: loaded[name] for name in loaded.files}
-    except BadInput:
-        raise
-    except Exception as error:  # numpy and zipfile raise a dozen kinds of errors for a damaged file
-        why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise BadInput(
-            f"{where} cannot be read: {why}",
-            "Write it with numpy.savez(PATH, INPUT=array, ...), or a folder of INPUT.npy files, without objects.",
-        ) from error
-
-
-def _fitting(where: str, tensor: ModelTensor, array: NDArray[Any], *, batched: bool) -> NDArray[Any]:
-    dims = tensor.dims[1:] if batched else tensor.dims
-    sizes = array.shape[1:]
-    fits = len(sizes) == len(dims) and all(
-        isinstance(dim, str) or dim == size for dim, size in zip(dims, sizes, strict=True)
+    found = requests_from_data(Payload(data_file=path), model.inputs, batched=batched, option="--calibration-data")
+    for name in found[0]:
+        for number, one in enumerate(found):
+            if one[name].shape != found[0][name].shape:
+                raise BadInput(
+                    f"{where}: sample {number} of {name} differs in shape from the first.", "Give all one shape."
+                )
+            if one[name].dtype.kind == "f" and not np.isfinite(one[name]).all():
+                raise BadInput(
+                    f"{where}: sample {number} of {name} holds NaN or infinite values.",
+                    "Leave such samples out: one of them would spoil every range that is derived.",
+                )
+    join = np.concatenate if batched else np.stack
+    return Samples(
+        arrays={name: join([one[name] for one in found]) for name in found[0]}, source="given", batched=batched
     )
-    if not fits:
-        raise BadInput(
-            f"{where}: a sample of {tensor.name} has shape {_shape(sizes)}, the model takes {_shape(dims)}.",
-            "Save the samples as the model takes them, one after the other along a new first axis.",
-        )
-    wanted = np.dtype(NUMPY_TYPES[tensor.datatype])
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        bad = int(np.argwhere(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0, 0])
-        raise BadInput(
-            f"{where}: sample {bad} of {tensor.name} holds NaN or infinite values.",
-            "Leave such samples out: one of them would spoil every range that is derived.",
-        )
-    if array.dtype != wanted and not (array.dtype.kind in "fiu" and wanted.kind == "f"):
-        same_kind = array.dtype.kind in "iu" and wanted.kind in "iu"
-        if not same_kind or not np.array_equal(array, array.astype(wanted)):
-            raise BadInput(
-                f"{where}: {tensor.name} is {array.dtype}, the model takes {tensor.datatype}.",
-                f"Save it as numpy.{wanted.name}.",
-            )
-    return np.ascontiguousarray(array, dtype=wanted)
-
-
-def _shape(sizes: tuple[object, ...]) -> str:
-    return f"({', '.join(map(str, sizes))})"

@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -55,19 +56,19 @@ def test_doubles_are_fine(cnn: Model, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"picture": np.ones((3, 3, 8, 8), np.float32)}, "has no array 'image'; it holds picture"),
-        (images(other=np.ones(3)), "'other'"),
-        (images(count=0), "or none"),
-        ({"image": np.ones((3, 8, 8, 3), np.float32)}, r"shape \(8, 8, 3\), the model takes \(3, 8, 8\)"),
+        ({"picture": np.ones((3, 3, 8, 8), np.float32)}, "sample 0 .* has no input image"),
+        (images(other=np.ones(3)), "has the input other"),
+        (images(count=0), "is empty"),
+        ({"image": np.ones((3, 8, 8, 3), np.float32)}, r"shape \(8, 8, 3\), and the model takes \(3, 8, 8\)"),
         ({"image": np.full((2, 3, 8, 8), np.nan, np.float32)}, "sample 0 of image holds NaN"),
         (
             {"image": np.where(np.arange(3)[:, None, None, None] == 2, np.inf, np.ones((3, 3, 8, 8)))},
             "sample 2 of",
         ),
-        ({"image": np.float32(1)}, "or none"),
-        ({}, "it holds nothing"),
-        ({"image": np.array([{"a": 1}], dtype=object)}, "cannot be read"),
-        ({"image": np.full((1, 3, 8, 8), "x")}, "the model takes FP32"),
+        ({"image": np.float32(1)}, "is empty"),
+        ({}, "holds no samples"),
+        ({"image": np.array([{"a": 1}], dtype=object)}, "holds no samples"),
+        ({"image": np.full((1, 3, 8, 8), "x")}, "image is not FP32"),
     ],
 )
 def test_what_does_not_fit(cnn: Model, tmp_path: Path, arrays: dict[str, NDArray[Any]], words: str) -> None:
@@ -78,26 +79,35 @@ def test_what_does_not_fit(cnn: Model, tmp_path: Path, arrays: dict[str, NDArray
 
 def test_different_numbers_of_samples(tokens: Model, tmp_path: Path) -> None:
     arrays = {"ids": np.ones((4, 5), np.int64), "mask": np.ones((3, 5), np.int64)}
-    with pytest.raises(BadInput, match="ids: 4, mask: 3"):
+    with pytest.raises(BadInput, match="'ids': 4, 'mask': 3"):
         samples_from_data(written(tmp_path, arrays), tokens)
 
 
 def test_fractions_are_no_tokens(tokens: Model, tmp_path: Path) -> None:
     arrays = {"ids": np.full((4, 5), 0.5), "mask": np.ones((4, 5))}
-    with pytest.raises(BadInput, match="ids is float64, the model takes INT64"):
+    with pytest.raises(BadInput, match="ids is not INT64"):
         samples_from_data(written(tmp_path, arrays), tokens)
 
 
 def test_files_that_are_none(cnn: Model, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not exist"):
+    with pytest.raises(BadInput, match="not a file"):
         samples_from_data(tmp_path / "nowhere.npz", cnn)
     (tmp_path / "text.npz").write_text("not numpy")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="holds no samples"):
         samples_from_data(tmp_path / "text.npz", cnn)
     cut = written(tmp_path, images())
     os.truncate(cut, cut.stat().st_size // 2)
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="holds no samples"):
         samples_from_data(cut, cnn)
     np.save(tmp_path / "image.npy", np.ones((2, 3, 8, 8), np.float32))
-    with pytest.raises(BadInput, match="a single array without a name"):
+    with pytest.raises(BadInput, match="holds no samples"):
         samples_from_data(tmp_path / "image.npy", cnn)  # the file instead of its folder
+
+
+def test_samples_of_several_shapes_and_lengths_are_not_for_calibration(tokens: Model, tmp_path: Path) -> None:
+    several = [{"ids": [1] * size, "mask": [1] * size} for size in (5, 6)]
+    (tmp_path / "data.json").write_text(json.dumps({"data": several}))
+    (tmp_path / "lengths.txt").write_text("5\n6\n")
+    for name in ("data.json", "lengths.txt"):
+        with pytest.raises(BadInput, match=name):
+            samples_from_data(tmp_path / name, tokens)
