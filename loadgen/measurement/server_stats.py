@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen.errors import LoadError
@@ -14,7 +15,14 @@ from loadgen.spec.target import Target
 from loadgen.wire.questions import statistics_of
 
 _NS_PER_MS = 1e6
-_STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+_COMPUTED = ("compute_input", "compute_infer", "compute_output")
+_STAGES = ("success", "fail", "queue", *_COMPUTED)
+_RISING = (
+    "inference_count",
+    "execution_count",
+    *(f"{stage} {unit}" for stage in _STAGES for unit in ("count", "ns")),
+)
+_EXECUTIONS = " executions"
 _CACHE = "cache_hit"
 _MAX_ROWS = 10_000
 _UNREADABLE = "unreadable"
@@ -90,9 +98,9 @@ def unreadable(reason: str) -> dict[str, Any]:
 
 
 def counters_of(document: object) -> dict[str, Any]:
-    """Return the used part of a response to `GET /v2/models/M/stats`, its numbers checked. Raises Unusable."""
-    models = _rows(document, "model_stats")
-    return {"model_stats": [_checked_model(model) for model in models]}
+    """Return the used counters of a response to `GET /v2/models/M/stats` by version. Raises Unusable."""
+    models = (_object(model, "model_stats") for model in _rows(document, "model_stats"))
+    return {"versions": {str(model.get("version", ""))[:100]: _counters(model) for model in models}}
 
 
 def statistics_remarks(*statistics: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -117,134 +125,80 @@ def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] |
     """
     if before is None or after is None or _UNREADABLE in before or _UNREADABLE in after:
         return None
-    old, new = _versions(before), _versions(after)
-    parts = [_Counters(old.get(version, {}), new[version]) for version in new]
-    if any(part.restarted for part in parts):
-        return None
-    requests = sum(part.of("success", "count") for part in parts)
+    old, new = before["versions"], after["versions"]
+    grown: Counter[str] = Counter()
+    for version, counters in new.items():
+        one = Counter(counters)
+        one.subtract(old.get(version, {}))
+        if any(one[name] < 0 for name in _RISING):
+            return None
+        grown.update(one)
+    requests = grown["success count"]
     if requests == 0:
         return None
 
     def stage_ms(stage: str) -> float:
-        return sum(part.of(stage, "ns") for part in parts) / requests / _NS_PER_MS
+        return grown[f"{stage} ns"] / requests / _NS_PER_MS
 
-    executions = sum(part.top("execution_count") for part in parts)
-    inferences = sum(part.top("inference_count") for part in parts)
+    executions = grown["execution_count"]
     return ServerTimings(
         requests=requests,
-        failures=sum(part.of("fail", "count") for part in parts),
+        failures=grown["fail count"],
         queue_ms=stage_ms("queue"),
         input_ms=stage_ms("compute_input"),
         infer_ms=stage_ms("compute_infer"),
         output_ms=stage_ms("compute_output"),
         total_ms=stage_ms("success"),
-        mean_batch_size=inferences / executions if executions else None,
-        batches=_batch_table(parts),
-        cache_hits=max(0, sum(part.of(_CACHE, "count") for part in parts)),
+        mean_batch_size=grown["inference_count"] / executions if executions else None,
+        batches=_batch_table(grown, {name for one in old.values() for name, count in one.items() if count}),
+        cache_hits=max(0, grown[f"{_CACHE} count"]),
     )
 
 
 def stand_still(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
     """True if the counters were read twice, for the same versions, and no request was counted between them."""
-    if before is None or after is None or not after.get("model_stats"):
+    if before is None or after is None or not after.get("versions"):
         return False
     return before == after
 
 
-class _Counters:
-    """The growth of one model version's counters."""
-
-    def __init__(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        self._before = before
-        self._after = after
-
-    @property
-    def restarted(self) -> bool:
-        tops = (self.top("execution_count"), self.top("inference_count"))
-        return min(*tops, *(self.of(stage, unit) for stage in _STAGES for unit in ("count", "ns"))) < 0
-
-    def top(self, name: str) -> int:
-        return int(self._after.get(name, 0) - self._before.get(name, 0))
-
-    def of(self, stage: str, unit: str) -> int:
-        before = self._before.get("inference_stats", {}).get(stage, {})
-        after = self._after.get("inference_stats", {}).get(stage, {})
-        return int(after.get(unit, 0) - before.get(unit, 0))
-
-    def known_sizes(self) -> set[int]:
-        """Return the batch sizes that were executed before."""
-        return {size for size, (count, *_) in _by_size(self._before).items() if count > 0}
-
-    def batches(self) -> dict[int, tuple[int, int, int, int]]:
-        """Return executions, input ns, infer ns and output ns per batch size that was executed."""
-        before = _by_size(self._before)
-        rows = {}
-        for size, row in _by_size(self._after).items():
-            grown = tuple(new - old for new, old in zip(row, before.get(size, (0, 0, 0, 0)), strict=True))
-            if grown[0] > 0:
-                rows[size] = (grown[0], grown[1], grown[2], grown[3])
-        return rows
-
-
-def _batch_table(parts: list[_Counters]) -> tuple[BatchTimings, ...]:
-    summed: dict[int, tuple[int, int, int, int]] = {}
-    for part in parts:
-        for size, (count, put, infer, out) in part.batches().items():
-            known = summed.get(size, (0, 0, 0, 0))
-            summed[size] = (known[0] + count, known[1] + put, known[2] + infer, known[3] + out)
-    before = {size for part in parts for size in part.known_sizes()}
+def _batch_table(grown: Mapping[str, int], known: Collection[str]) -> tuple[BatchTimings, ...]:
+    """Return the executions at each batch size. `known` are the counters that were not 0 before."""
+    names = (name for name, count in grown.items() if name.endswith(_EXECUTIONS) and count > 0)
     rows: list[BatchTimings] = []
-    for size, (count, put, infer, out) in sorted(summed.items(), reverse=True):
-        row = BatchTimings(
-            batch_size=size,
-            executions=count,
-            input_ms=put / count / _NS_PER_MS,
-            infer_ms=infer / count / _NS_PER_MS,
-            output_ms=out / count / _NS_PER_MS,
-        )
+    for size in sorted((int(name.removesuffix(_EXECUTIONS)) for name in names), reverse=True):
+        executed = f"{size}{_EXECUTIONS}"
+        count = grown[executed]
+        input_ms, infer_ms, output_ms = (grown[f"{size} {stage}"] / count / _NS_PER_MS for stage in _COMPUTED)
         of_larger_ms = min((larger.infer_ms for larger in rows), default=math.inf)
-        slow = row.infer_ms >= COLD_FACTOR * of_larger_ms and count * (row.infer_ms - of_larger_ms) >= COLD_MS
-        rows.append(replace(row, cold=size not in before and slow))
+        slow = infer_ms >= COLD_FACTOR * of_larger_ms and count * (infer_ms - of_larger_ms) >= COLD_MS
+        rows.append(
+            BatchTimings(
+                batch_size=size,
+                executions=count,
+                input_ms=input_ms,
+                infer_ms=infer_ms,
+                output_ms=output_ms,
+                cold=executed not in known and slow,
+            )
+        )
     return tuple(rows[::-1])
 
 
-def _versions(statistics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {model["version"]: model for model in statistics.get("model_stats", ())}
-
-
-def _by_size(model: Mapping[str, Any]) -> dict[int, tuple[int, int, int, int]]:
-    return {
-        row["batch_size"]: (
-            row["compute_infer"]["count"],
-            row["compute_input"]["ns"],
-            row["compute_infer"]["ns"],
-            row["compute_output"]["ns"],
-        )
-        for row in model.get("batch_stats", ())
-    }
-
-
-def _checked_model(model: object) -> dict[str, Any]:
-    described = _object(model, "model_stats")
-    stages = _object(described.get("inference_stats", {}), "inference_stats")
-    return {
-        "version": str(described.get("version", ""))[:100],
-        "inference_count": _counter(described, "inference_count"),
-        "execution_count": _counter(described, "execution_count"),
-        "inference_stats": {stage: _checked_stage(stages, stage) for stage in (*_STAGES, _CACHE)},
-        "batch_stats": [_checked_batch(row) for row in _rows(described, "batch_stats")],
-    }
-
-
-def _checked_batch(row: object) -> dict[str, Any]:
-    described = _object(row, "batch_stats")
-    stages = {stage: _checked_stage(described, stage) for stage in _STAGES[3:]}
-    return {"batch_size": whole_number(described.get("batch_size"), least=1), **stages}
-
-
-def _checked_stage(document: Mapping[str, Any], stage: str) -> dict[str, int]:
-    described = _object(document.get(stage, {}), stage)
-    return {"count": _counter(described, "count"), "ns": _counter(described, "ns")}
+def _counters(model: Mapping[str, Any]) -> dict[str, int]:
+    """Return the counters of one version, each under one name: `success ns`, `8 executions`, `8 compute_infer`."""
+    stages = _object(model.get("inference_stats", {}), "inference_stats")
+    found = {name: _counter(model, name) for name in ("inference_count", "execution_count")}
+    for stage in (*_STAGES, _CACHE):
+        described = _object(stages.get(stage, {}), stage)
+        found |= {f"{stage} {unit}": _counter(described, unit) for unit in ("count", "ns")}
+    for row in _rows(model, "batch_stats"):
+        batch = _object(row, "batch_stats")
+        size = whole_number(batch.get("batch_size"), least=1)
+        parts = {stage: _object(batch.get(stage, {}), stage) for stage in _COMPUTED}
+        found[f"{size}{_EXECUTIONS}"] = _counter(parts["compute_infer"], "count")
+        found |= {f"{size} {stage}": _counter(part, "ns") for stage, part in parts.items()}
+    return found
 
 
 def _counter(document: Mapping[str, Any], name: str) -> int:
