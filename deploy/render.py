@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -35,76 +35,6 @@ NATIVE_REPOSITORY = "model_repository_native"
 RULES_FILE = "prometheus-rules.yaml"
 DASHBOARD_FILE = "grafana-dashboard.json"
 README_FILE = "README.md"
-
-IMAGES = tuple(f"images/{name}.Dockerfile" for name in ("loadtest", "models", "worker"))
-WORKER_IMAGE = IMAGES[-1]
-TRITON_IMAGE = "images/triton.Dockerfile"
-"""The server that was measured, unless it was one of NVIDIA's image."""
-KUBERNETES_BASE = (
-    "kustomization.yaml",
-    "service-account.yaml",
-    "deployment.yaml",
-    "service.yaml",
-    "pod-disruption-budget.yaml",
-    "network-policy.yaml",
-    "service-monitor.yaml",
-    "prometheus-rule.yaml",
-)
-KUBERNETES_COMPONENTS = (
-    "autoscaling-hpa/horizontal-pod-autoscaler.yaml",
-    "autoscaling-hpa/kustomization.yaml",
-    "autoscaling-hpa/prometheus-adapter-values.yaml",
-    "autoscaling-keda/kustomization.yaml",
-    "autoscaling-keda/scaled-object.yaml",
-    "argo-rollouts/analysis-canary.yaml",
-    "argo-rollouts/analysis-smoke.yaml",
-    "argo-rollouts/http-route.yaml",
-    "argo-rollouts/kustomization.yaml",
-    "argo-rollouts/rollout.yaml",
-    "argo-rollouts/services.yaml",
-    "repository-object-storage/kustomization.yaml",
-    "repository-volume/copy-pod.yaml",
-    "repository-volume/kustomization.yaml",
-    "repository-volume/persistent-volume-claim.yaml",
-)
-FILES: Mapping[Target, tuple[str, ...]] = {
-    "compose": (
-        "compose.yaml",
-        "compose/prometheus.yaml",
-        "compose/grafana/datasources.yaml",
-        "compose/grafana/dashboards.yaml",
-    ),
-    "kubernetes": (
-        *(f"kubernetes/base/{name}" for name in KUBERNETES_BASE),
-        *(f"kubernetes/components/{name}" for name in KUBERNETES_COMPONENTS),
-        *(
-            f"kubernetes/overlays/{overlay}/{name}"
-            for overlay in ("production", "staging")
-            for name in ("kustomization.yaml", "namespace.yaml")
-        ),
-        "kubernetes/smoke/kustomization.yaml",
-        "kubernetes/smoke/job.yaml",
-        "kubernetes/search/kustomization.yaml",
-        "kubernetes/search/namespace.yaml",
-        "kubernetes/search/job.yaml",
-    ),
-    "kserve": (
-        "kserve/copy-pod.yaml",
-        "kserve/inference-service.yaml",
-        "kserve/kustomization.yaml",
-        "kserve/persistent-volume-claim.yaml",
-        "kserve/serving-runtime.yaml",
-    ),
-}
-"""The templates of each target, by the path of their text in the bundle."""
-
-NATIVE_FILES = (
-    "kubernetes/components/native-backend/kustomization.yaml",
-    "kubernetes/overlays/native/kustomization.yaml",
-    "kubernetes/overlays/native/namespace.yaml",
-    "kubernetes/smoke-native/kustomization.yaml",
-)
-"""Of the target kubernetes, if the engine has a native backend that was not measured."""
 
 FACTORY = r"[\w.]+:\w+"
 """A model that `package.module:callable` makes, instead of a file."""
@@ -151,20 +81,28 @@ def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str
     first = next(index for index, line in enumerate(lines) if not line.startswith("#"))
     context["rules"] = Markup("").join(lines[first:])  # without the comment before its first key
     files[DASHBOARD_FILE] = render_dashboard(plan, quantile_name=context["quantile_name"])
-    chosen = [path for target in TARGETS if target in targets for path in FILES[target]]
-    if not plan.searches_again:
-        chosen = [path for path in chosen if not path.startswith("kubernetes/search/")]
-    if plan.offers_native and "kubernetes" in targets:
-        chosen += NATIVE_FILES
-    if plan.builds_image:
-        chosen.append(TRITON_IMAGE)
-    for path in (*(path for path in IMAGES if plan.searches_again or path != WORKER_IMAGE), *chosen):
+    for path in _chosen(plan, targets):
         files[path] = _rendered(f"{path}.j2", context)
     if "kubernetes" in targets:
         files[f"kubernetes/base/{DASHBOARD_FILE}"] = files[DASHBOARD_FILE]
     context["contents"] = _contents(plan, files)
     files[README_FILE] = _rendered(f"{README_FILE}.j2", context)
     return {path: str(text) for path, text in sorted(files.items())}
+
+
+def _chosen(plan: Plan, targets: Collection[Target]) -> Iterator[str]:
+    """Yield the files of these targets, and the recipes of the images, which have a template of the same path."""
+    left_out = (
+        *(() if plan.offers_native else ("native",)),
+        *(() if plan.searches_again else ("kubernetes/search/", "images/worker")),
+        *(() if plan.builds_image else ("images/triton",)),
+    )
+    for template in _environment(markdown=False).list_templates(extensions=["j2"]):
+        path = template.removesuffix(".j2")
+        of = path.partition("/")[0].removesuffix(".yaml")  # compose.yaml too
+        whole = path.endswith((".yaml", ".Dockerfile"))  # and not a part of others
+        if whole and of in {*targets, "images"} and not any(part in path for part in left_out):
+            yield path
 
 
 @functools.cache
