@@ -5,13 +5,11 @@ import io
 import json
 import logging
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from http_stub import answering
 from load_records import check, measurement, record
 from parsed_page import Page
 from recommendations import profile, recommendation, trial
@@ -210,36 +208,23 @@ def test_the_reason_of_a_failed_trial_is_printable_and_not_endless() -> None:
     assert reason.endswith("characters)")
 
 
-class EvilServer(BaseHTTPRequestHandler):
+class EvilServer:
     """Serves model `m` with whatever `answers` holds for a path; its inferences fail with EVIL, but for the first
-    ones of each test."""
+    ones."""
 
-    answers: dict[str, tuple[int, object]]
-    good_first = 0
-    protocol_version = "HTTP/1.1"
+    def __init__(self, answers: dict[str, tuple[int, object]], good_first: int) -> None:
+        self._answers = answers
+        self._good_first = good_first
 
-    def do_GET(self) -> None:
-        self._send(*self.answers.get(self.path, (404, {"error": EVIL})))  # type: ignore[arg-type]
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        if self.good_first:
-            type(self).good_first -= 1
-            self._send(
-                200, {"outputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
-            )
-        else:
-            self._send(500, {"error": EVIL + "\ud83d"})
-
-    def _send(self, status: Any, document: dict[Any, Any]) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    def answer(self, method: str, path: str, _body: bytes) -> tuple[int, bytes]:
+        status, document = self._answers.get(path, (404, {"error": EVIL}))
+        if method == "POST" and self._good_first:
+            self._good_first -= 1
+            output = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+            status, document = 200, {"outputs": [output]}
+        elif method == "POST":
+            status, document = 500, {"error": EVIL + "\ud83d"}
+        return status, json.dumps(document).encode()
 
 
 def _metadata(name: str, shape: list[int]) -> dict[str, object]:
@@ -247,8 +232,8 @@ def _metadata(name: str, shape: list[int]) -> dict[str, object]:
     return {"name": EVIL, "inputs": [tensor], "outputs": [tensor]}
 
 
-WELL = {"/v2/models/m": (200, _metadata("x", [1, 4]))}
-WAYS = {
+WELL: dict[str, tuple[int, object]] = {"/v2/models/m": (200, _metadata("x", [1, 4]))}
+WAYS: dict[str, dict[str, tuple[int, object]]] = {
     "unknown model": {},
     "no json": {"/v2/models/m": (200, EVIL)},
     "a free dimension of an evil name": {"/v2/models/m": (200, _metadata(EVIL, [1, -1]))},
@@ -263,21 +248,13 @@ def test_a_server_cannot_paint_its_own_verdict(
     way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     later = way == "later inferences fail"
-    handler = type("Handler", (EvilServer,), {"answers": WAYS[way], "good_first": 5 if later else 0})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    server = EvilServer(WAYS[way], good_first=5 if later else 0)
+    with answering(server.answer) as port:
         code = loadtest_cli.run_command(
-            f"http://127.0.0.1:{server.server_port} --model m --rate 50 --duration 1s --warmup 0s --p99 50ms "
+            f"http://127.0.0.1:{port} --model m --rate 50 --duration 1s --warmup 0s --p99 50ms "
             f"--output {tmp_path}/r.json --html {tmp_path}/r.html --junit {tmp_path}/r.xml "
             f"--csv {tmp_path}/r".split()
         )
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
     out, err = capfd.readouterr()
     assert code in ((96, 98, 99) if later else (2,)), err  # 98: this machine was too busy to measure
     assert "bug in tritune" not in err

@@ -2,13 +2,12 @@
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from http_stub import answering
 
 from loadgen.sending import shared_memory
 from loadgen.sending.shared_memory import HEADER, with_memory_key
@@ -19,26 +18,8 @@ NAME = "tritune-0123456789ab"
 
 @contextmanager
 def server_named(name: object, status: int = 200) -> Iterator[Target]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"name": name}).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield Target(url=f"http://127.0.0.1:{server.server_port}", model_name="m", headers=(("a", "b"),))
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(lambda *_: (status, json.dumps({"name": name}).encode())) as port:
+        yield Target(url=f"http://127.0.0.1:{port}", model_name="m", headers=(("a", "b"),))
 
 
 @pytest.fixture

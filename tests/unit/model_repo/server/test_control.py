@@ -2,13 +2,11 @@
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
+from http_stub import answering
 
 from model_repo.errors import RequestRefused, ServerDied, ServerTimeout
 from model_repo.server import control
@@ -20,32 +18,9 @@ def endpoint(port: int | None) -> Endpoint:
 
 
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[tuple[Endpoint, list[tuple[str, str]]]]:
-    seen = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            seen.append((self.command, self.path))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST = answer
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield endpoint(server.server_port), seen
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def server(status: int, body: bytes) -> Iterator[Endpoint]:
+    with answering(lambda *_: (status, body)) as port:
+        yield endpoint(port)
 
 
 @pytest.fixture
@@ -71,14 +46,14 @@ def test_the_state_of_a_model() -> None:
         {"name": "m", "version": "1", "state": "UNLOADING"},
         {"name": "new"},
     ]
-    with answering(200, json.dumps(index).encode()) as (where, _):
+    with server(200, json.dumps(index).encode()) as where:
         assert control.model_state(where, "m") == "UNLOADING"
         assert control.model_state(where, "new") is None
         assert control.model_state(where, "unheard of") is None
 
 
 def test_a_refusal_carries_what_the_server_said() -> None:
-    with answering(400, b'{"error": "no such model"}') as (where, _):
+    with server(400, b'{"error": "no such model"}') as where:
         with pytest.raises(RequestRefused, match="no such model") as caught:
             control.load_model(where, "m", timeout_s=240)
         assert caught.value.status == 400
@@ -87,7 +62,7 @@ def test_a_refusal_carries_what_the_server_said() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'"text"', b""])
 def test_a_refusal_by_something_else_is_a_clear_error(body: bytes) -> None:
-    with answering(502, body) as (where, _), pytest.raises(RequestRefused, match=r"502.*\nIs it a Triton server"):
+    with server(502, body) as where, pytest.raises(RequestRefused, match=r"502.*\nIs it a Triton server"):
         control.unload_model(where, "m")
 
 

@@ -2,13 +2,12 @@
 
 import os
 import socket
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_stub import answering
 
 from model_repo.errors import (
     CredentialsRefused,
@@ -131,80 +130,40 @@ def test_what_the_server_needs_while_it_runs_goes_where_it_is_told(options: Serv
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+def remote(port: int) -> Endpoint:
+    return Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None)
+
+
 def test_a_remote_server_must_answer(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    nobody = Endpoint(host="127.0.0.1", http_port=port, grpc_port=port, metrics_port=None)
     with pytest.raises(ServerDied, match=f"No Triton server answers at http://127.0.0.1:{port}"):
-        hosts.RemoteHost(nobody, tmp_path)
+        hosts.RemoteHost(remote(port), tmp_path)
 
 
 def test_a_remote_server_that_starts_is_waited_for(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    class Starting(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # its health
-            asked.append(self.path)
-            self.send_response(503 if len(asked) < 3 else 200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def health(_method: str, path: str, _body: bytes) -> tuple[int, bytes]:
+        asked.append(path)
+        return 503 if len(asked) < 3 else 200, b""
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_address[1]
-        endpoint = Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None)
-        hosts.RemoteHost(endpoint, tmp_path, wait_s=600.0)
-        server.shutdown()
+    with answering(health) as port:
+        hosts.RemoteHost(remote(port), tmp_path, wait_s=600.0)
     assert len(asked) == 3
 
 
 def test_a_remote_server_that_refuses_the_credentials_is_not_waited_for(tmp_path: Path) -> None:
-    class Closed(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(401)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Closed) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_address[1]
-        endpoint = Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None)
-        with pytest.raises(CredentialsRefused) as refused:
-            hosts.RemoteHost(endpoint, tmp_path, wait_s=1e6)
-        server.shutdown()
+    with answering(lambda *_: (401, b"")) as port, pytest.raises(CredentialsRefused) as refused:
+        hosts.RemoteHost(remote(port), tmp_path, wait_s=1e6)
     assert refused.value.status == 401
     assert str(refused.value).count("\n") == 1
 
 
 def test_a_remote_server_that_never_releases_a_model_holds_nothing_up(tmp_path: Path) -> None:
-    class Unloading(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # the repository index
-            self.answer(b'[{"name": "m", "version": "1", "state": "UNLOADING"}]')
-
-        def do_GET(self) -> None:  # its health
-            self.answer(b"{}")
-
-        def answer(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Unloading) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_address[1]
-        endpoint = Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None)
-        hosts.RemoteHost(endpoint, tmp_path, unload_wait_s=0.2).free(["m"])  # returns, and raises nothing
-        server.shutdown()
+    index = b'[{"name": "m", "version": "1", "state": "UNLOADING"}]'
+    with answering(lambda method, *_: (200, index if method == "POST" else b"{}")) as port:
+        hosts.RemoteHost(remote(port), tmp_path, unload_wait_s=0.2).free(["m"])  # returns, and raises nothing
 
 
 @pytest.mark.parametrize("name", ["with blank", "quote'd", "dollar$", "semi;colon"])
