@@ -3,10 +3,15 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from loadgen.sending.generator import LoadGenerator
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
@@ -38,3 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from verdicts import Verdicts
 
         config.pluginmanager.register(Verdicts())
+
+
+@pytest.fixture(scope="module")
+def generator() -> "Iterator[LoadGenerator]":
+    """Start a load process, for all tests of a module."""
+    from loadgen.sending.generator import LoadGenerator
+
+    with LoadGenerator() as generator:
+        yield generator

@@ -1,7 +1,5 @@
 """gRPC load against grpcio's server, whose HTTP/2 is not ours."""
 
-from collections.abc import Iterator
-
 import pytest
 from fake_grpc import fake_grpc
 
@@ -13,12 +11,6 @@ from loadgen.spec.target import Target
 pytestmark = pytest.mark.system
 
 PLAN = LoadPlan(rate_per_s=100, duration_s=0.6, seed=1, timeout_s=60.0)
-
-
-@pytest.fixture(scope="module")
-def generator() -> Iterator[LoadGenerator]:
-    with LoadGenerator() as generator:
-        yield generator
 
 
 def target(url: str, model: str = "delay") -> Target:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +22,6 @@ from loadgen.traffic.arrivals import schedule
 pytestmark = pytest.mark.system
 
 PLAN = LoadPlan(rate_per_s=200, duration_s=0.5, seed=1, timeout_s=60.0)
-
-
-@pytest.fixture(scope="module")
-def generator() -> Iterator[LoadGenerator]:
-    with LoadGenerator() as generator:
-        yield generator
 
 
 def target(url: str, model: str = "delay") -> Target:

@@ -22,12 +22,6 @@ PLAN = LoadPlan(rate_per_s=100, duration_s=0.5, seed=1, timeout_s=60.0)
 AUTHORITY, OWN, STRANGER = (TLS_FOLDER / name for name in ("localhost-ca.pem", "localhost.pem", "stranger.pem"))
 
 
-@pytest.fixture(scope="module")
-def generator() -> Iterator[LoadGenerator]:
-    with LoadGenerator() as generator:
-        yield generator
-
-
 @contextmanager
 def server_at(scheme: str, *options: str) -> Iterator[str]:
     """A server with a certificate for `localhost`; yields its address, which is 127.0.0.1."""

@@ -4,7 +4,6 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -20,12 +19,6 @@ from loadgen.traffic.arrivals import schedule
 pytestmark = pytest.mark.system
 
 PLAN = LoadPlan(rate_per_s=300, duration_s=0.8, seed=2, timeout_s=200.0)
-
-
-@pytest.fixture(scope="module")
-def generator() -> Iterator[LoadGenerator]:
-    with LoadGenerator() as generator:
-        yield generator
 
 
 def assert_is_the_plan(run: LoadRun, plan: LoadPlan, *, arrived: int) -> None:

@@ -1,6 +1,5 @@
 """The instrument against servers whose latency is known: from their own clock, or from queueing theory."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,6 @@ from loadgen.spec.target import Target
 from loadgen.traffic.arrivals import schedule
 
 pytestmark = [pytest.mark.system, pytest.mark.measure]
-
-
-@pytest.fixture(scope="module")
-def generator() -> Iterator[LoadGenerator]:
-    with LoadGenerator() as generator:
-        yield generator
 
 
 def run(

@@ -31,12 +31,6 @@ QUEUE_MS = 100.0
 """What a stall leaves in a queue is served so long after it."""
 
 
-@pytest.fixture(scope="module")
-def generator() -> Iterator[LoadGenerator]:
-    with LoadGenerator() as generator:
-        yield generator
-
-
 @contextmanager
 def five_ms(scheme: str) -> Iterator[tuple[Target, Kept]]:
     """A server that keeps each request for five milliseconds, and how it is asked what it really kept."""
