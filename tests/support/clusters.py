@@ -11,13 +11,6 @@ from waiting import wait_until
 LOADTEST = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 
 
-def free_port() -> int:
-    """Return a port on the loopback address without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def master_command(url: str, port: int, *options: str, workers: int = 2) -> list[str]:
     """Return `loadtest --master`, with its record on stdout."""
     command = [*LOADTEST, url, "--model", "delay", "--master", "--expect-workers", str(workers)]

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine import free_port
 from waiting import wait_until
 
 FETCHED = Path(sys.prefix) / "postgresql"
@@ -134,8 +134,3 @@ def postgresql() -> Iterator[Cluster]:
             yield cluster
         finally:
             cluster.stop()
-
-
-def free_port() -> Any:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]

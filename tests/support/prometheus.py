@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import requests
+from machine import free_port
 from waiting import wait_until
 
 FETCHED = Path(sys.prefix) / "prometheus"
@@ -81,11 +81,6 @@ def prometheus(folder: Path, config: Any) -> Iterator[Prometheus]:
     finally:
         process.terminate()
         process.wait(timeout=240)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def is_ready(server: Prometheus) -> bool:

@@ -11,8 +11,9 @@ from pathlib import Path
 import msgpack
 import pytest
 import zmq
-from clusters import free_port, master_command, wait_until_listening, worker_command
+from clusters import master_command, wait_until_listening, worker_command
 from fake_triton import fake_triton
+from machine import free_port
 from zmq.utils import z85
 
 from loadgen.distributed.secret import VARIABLE, keys_from_secret

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from machine import fill, mounted_disk
 from waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.timeout(900)]
@@ -21,25 +22,8 @@ EASY = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--desp
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, of 16 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
-    mounted = subprocess.run(command, capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"this user may not mount: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
-def fill(place: Path) -> None:
-    with (place / "filler").open("wb", buffering=0) as filler:
-        for size in (1 << 16, 1):
-            try:
-                while True:
-                    filler.write(b"x" * size)
-            except OSError:
-                continue
+    with mounted_disk(tmp_path / "disk", "16m") as place:
+        yield place
 
 
 def trials(run: Path) -> list[int]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clusters import LOADTEST, free_port, workers
+from clusters import LOADTEST, workers
 from fake_triton import fake_triton
+from machine import free_port
 from waiting import wait_until
 
 from loadgen.records.record import LoadTestRecord

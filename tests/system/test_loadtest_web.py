@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 import requests
 from fake_triton import fake_triton
+from machine import free_port
 from waiting import wait_until
 
 from loadgen.cli import run_command
 from loadgen.records.record import LoadTestRecord
 
 pytestmark = pytest.mark.system
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def asked(url: str, *, method: str = "GET") -> Any:

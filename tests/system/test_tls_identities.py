@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import LOADTEST, free_port, master_command, workers
+from clusters import LOADTEST, master_command, workers
 from fake_grpc import fake_grpc
 from fake_triton import TLS_FOLDER, fake_triton
+from machine import free_port
 
 from loadgen.errors import TargetUnreachable
 from loadgen.sending.generator import LoadGenerator

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import free_port, workers
+from clusters import workers
 from disturbance import Watch
 from fake_triton import fake_triton
+from machine import free_port
 from tails import ServersView, Taken, assert_no_tail_of_its_own, lindley_ns, of_a_log
 
 from loadgen.measurement.request_log import RequestLog

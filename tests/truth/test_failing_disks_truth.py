@@ -1,7 +1,6 @@
 """A run's directory that fails in mid-run: two lines at once, exit code 3, and what is finished is kept."""
 
 import logging
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from killed_searches import search
+from machine import fill, mounted_disk
 from simulated_bench import SimulatedBench
 
 from loadgen.errors import EnvironmentFailed, UserError, unforeseen
@@ -46,16 +46,8 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, of 2 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"this user may not mount: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    with mounted_disk(tmp_path / "disk", "2m") as place:
+        yield place
 
 
 def failed(folder: Path, happens: Callable[[], object]) -> UserError:
@@ -74,15 +66,6 @@ def assert_two_lines_of_the_environment(error: UserError, *words: str) -> None:
         assert "\n" not in text
     assert any(word in error.what for word in words), error.what
     assert "resume" in error.fix
-
-
-def fill(folder: Path) -> None:
-    with (folder / "filler").open("wb") as filler:
-        while True:
-            try:
-                os.write(filler.fileno(), b"x" * 4096)
-            except OSError:
-                return
 
 
 def make_read_only(folder: Path) -> None:
