@@ -9,39 +9,47 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+FLOAT, HALF, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
 Dims = Sequence[int | str | None]
+Value = tuple[int, Sequence[Any]] | Dims | None
+"""Type and dimensions of an input or output; dimensions alone: fp32."""
 
 
 def write(
     path: Path,
     nodes: Sequence[NodeProto],
-    inputs: Mapping[str, Dims],
-    outputs: Mapping[str, Dims | None],
+    inputs: Mapping[str, Value],
+    outputs: Mapping[str, Value] | Sequence[onnx.ValueInfoProto],
     constants: Mapping[str, NDArray[Any]] | None = None,
     *,
     opset: int = 17,
     ir_version: int = 8,
     integers: Sequence[str] = (),
     constants_as_inputs: bool = False,
+    domains: Mapping[str, int] | None = None,
+    checked: bool = False,
 ) -> Path:
-    """Write a model of fp32 tensors, except `integers`, which are int64."""
+    """Write a model, whose `integers` are int64, with operators of further domains; `checked` by ONNX."""
 
-    def value(name: str, dims: Dims | None) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(
-            name, TensorProto.INT64 if name in integers else TensorProto.FLOAT, dims
-        )
+    def value(name: str, given: Value) -> onnx.ValueInfoProto:
+        kind, dims = given if isinstance(given, tuple) else (INT64 if name in integers else FLOAT, given)
+        return helper.make_tensor_value_info(name, kind, dims)
 
     tensors = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
     graph = helper.make_graph(
         nodes,
         path.stem,
         [value(name, dims) for name, dims in inputs.items()],
-        [value(name, dims) for name, dims in outputs.items()],
+        [value(*one) for one in outputs.items()] if isinstance(outputs, Mapping) else outputs,
         tensors,
     )
     if constants_as_inputs:
         graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    opsets = [helper.make_opsetid(*one) for one in ({"": opset} | dict(domains or {})).items()]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+    if checked:
+        onnx.checker.check_model(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(model.SerializeToString())
     return path
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from batch_models import draw, ints, node
-from foreign_networks import FLOAT, HALF, INT64, Value, bert, resnet, write, yolo
+from batch_models import FLOAT, HALF, INT64, Value, draw, ints, node
+from foreign_networks import bert, resnet, write, yolo
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+
+ML = {"ai.onnx.ml": 3}
+"""The operators of scikit-learn's models."""
 
 
 def forest(path: Path, *, trees: int = 40, depth: int = 6, features: int = 12, zipmap: bool = False) -> Path:
@@ -48,7 +51,7 @@ def forest(path: Path, *, trees: int = 40, depth: int = 6, features: int = 12, z
     x = {"x": (FLOAT, ["N", features])}
     if not zipmap:
         results: dict[str, Value] = {"label": (INT64, ["N"]), "probabilities": (FLOAT, ["N", 3])}
-        return write(path, [classifier], x, results, {}, ml=True)
+        return write(path, [classifier], x, results, {}, domains=ML)
     named = helper.make_node(
         "ZipMap", ["probabilities"], ["named"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]
     )
@@ -57,7 +60,7 @@ def forest(path: Path, *, trees: int = 40, depth: int = 6, features: int = 12, z
         helper.make_tensor_value_info("label", INT64, ["N"]),
         helper.make_value_info("named", helper.make_sequence_type_proto(chances)),
     ]
-    return write(path, [classifier, named], x, values, {}, ml=True)
+    return write(path, [classifier, named], x, values, {}, domains=ML)
 
 
 def forest_with_zipmap(path: Path) -> Path:
@@ -200,7 +203,7 @@ def string_input(path: Path) -> Path:
     )
     inputs = {"words": (TensorProto.STRING, ["N", 4])}
     outputs = {"ids": (INT64, ["N", 4]), "labels": (TensorProto.STRING, ["N", 4])}
-    return write(path, [encoder, named], inputs, outputs, {}, ml=True)
+    return write(path, [encoder, named], inputs, outputs, {}, domains=ML)
 
 
 FOREIGN: dict[str, Callable[[Path], Path]] = {

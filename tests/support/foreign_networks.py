@@ -1,46 +1,16 @@
 """Write the larger of the foreign models, small versions of networks that everyone knows, and what writes them."""
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import batch_models
 import numpy as np
-import onnx
-from batch_models import draw, ints, node
+from batch_models import FLOAT, INT64, draw, ints, node
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto
 
-Value = tuple[int, Sequence[Any]]
-"""Type, and dimensions as numbers or names, of an input or output."""
-
-FLOAT, HALF, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
-
-
-def write(
-    path: Path,
-    nodes: Sequence[NodeProto],
-    inputs: Mapping[str, Value],
-    outputs: Mapping[str, Value] | Sequence[onnx.ValueInfoProto],
-    constants: Mapping[str, NDArray[Any]],
-    *,
-    opset: int = 17,
-    ml: bool = False,
-) -> Path:
-    """Write a checked model; `ml` adds the operators of scikit-learn's models."""
-    if isinstance(outputs, Mapping):
-        outputs = [helper.make_tensor_value_info(name, *value) for name, value in outputs.items()]
-    graph = helper.make_graph(
-        nodes,
-        path.stem,
-        [helper.make_tensor_value_info(name, *value) for name, value in inputs.items()],
-        outputs,
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid("ai.onnx.ml", 3)] if ml else [])]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    onnx.checker.check_model(model)
-    path.write_bytes(model.SerializeToString())
-    return path
+write = partial(batch_models.write, checked=True)
 
 
 def resnet(path: Path, *, width: int = 16, size: int = 64) -> Path:
