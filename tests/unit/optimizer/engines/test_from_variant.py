@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from batch_models import write
+from onnx import TensorProto, helper
 from onnx_models import small_cnn, token_classifier
 
 from model_repo.runtime.tritune_gpu.engine import EngineMismatch
@@ -47,15 +47,8 @@ def half_cnn(path: Any, *, half: bool = True, channels: int = 8) -> Any:
         helper.make_node("MatMul", ["flat", "dense"], ["y"], name="dense_node"),
         helper.make_node("Cast", ["y"], ["logits"], to=TensorProto.FLOAT),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "half",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", 3, 16, 16])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 10])],
-        [numpy_helper.from_array(value.astype(dtype), name) for name, value in weights.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    return path
+    halves = {name: value.astype(dtype) for name, value in weights.items()}
+    return write(path, nodes, {"image": ["N", 3, 16, 16]}, {"logits": ["N", 10]}, halves, ir_version=9)
 
 
 def build(model_file: Path, tmp_path: Path, precision: str = "fp16", **options: Target | int) -> BuiltEngine:
