@@ -17,6 +17,7 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.bench import ObservedBench
+from search.trials.objective import COST, Objective
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 
@@ -31,13 +32,14 @@ def search_on(
     folder: Path,
     *,
     slo: Slo = SLO,
+    objective: Objective = COST,
     seed: int = 3,
     storage: str = "sqlite://",
     budget_s: float = 600.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
     seen: list[events.Event] = []
-    store = open_store(space, folder, storage=storage, seed=seed)
+    store = open_store(space, folder, storage=storage, seed=seed, objective=objective)
     budget = BudgetOfLoad(total_s=budget_s, spent=bench.spent)
     common: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
     common["workload"] = bench.workload

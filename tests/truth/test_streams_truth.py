@@ -1,21 +1,14 @@
 """Verdicts on streams of tokens whose laws are known, in virtual time: whether limits hold is plain arithmetic."""
 
-from datetime import UTC, datetime
 from functools import cache
-from io import StringIO
 
 import numpy as np
 import pytest
-from rich.console import Console
 from simulated_streams import SimulatedStreams
+from virtual_load_test import carried_out, order_of
 
-from loadgen.command.arguments import order_from_options
-from loadgen.command.live import LiveView
-from loadgen.command.measure import record_of, run_load_test
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.streams import STREAM_DTYPE
-from loadgen.options.declare import made_of
-from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.record import LoadTestRecord
 from loadgen.spec.plan import LoadPlan
 from loadgen.spec.stream_limits import StreamLimit
@@ -28,10 +21,7 @@ ORDER = {
 
 
 def found(generator: SimulatedStreams, **changes: object) -> LoadTestRecord:
-    order = order_from_options(made_of(LoadTestOptions, {**ORDER, **changes}, str), {})[0]
-    with LiveView(Console(file=StringIO()), timeout_s=10.0, limit_ms=50.0) as view:
-        finding = run_load_test(order, generator, view, lambda: False)
-    return record_of(order, finding, notes=(), started_at=datetime.now(UTC))
+    return carried_out(order_of(**{**ORDER, **changes}), generator)
 
 
 def good_share(rate_per_s: float) -> float:

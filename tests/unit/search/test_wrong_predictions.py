@@ -1,6 +1,8 @@
 """The search on servers that are not what their profile says."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,25 @@ from search.trials import events
 pytestmark = pytest.mark.slow
 
 
-class Misleading(SimulatedBench):
+class Changing(SimulatedBench):
+    """Its executions take longer for a while, or less time."""
+
+    @contextmanager
+    def slower(self, factor: float) -> Iterator[None]:
+        real = self.service_s
+        self.service_s = lambda config, size: factor * real(config, size)
+        try:
+            yield
+        finally:
+            self.service_s = real
+
+
+class Misleading(Changing):
     """Twice as fast under a closed loop as under real load."""
 
     def saturate(self, concurrency: Any, duration_s: Any, seed: Any, shape: int | None = None) -> ClosedLoop:
-        real = self.service_s
-        self.service_s = lambda config, size: 0.5 * real(config, size)
-        try:
+        with self.slower(0.5):
             return super().saturate(concurrency, duration_s, seed)
-        finally:
-            self.service_s = real
 
 
 def test_predictions_that_are_off_alike_are_put_right(
@@ -38,18 +49,13 @@ def test_predictions_that_are_off_alike_are_put_right(
     assert certified.winner.certificate.rate_per_s >= 0.85 * true_best
 
 
-class Saturating(SimulatedBench):
+class Saturating(Changing):
     """Three times as slow above a rate, as behind a front end that has had enough: below it, a replay sees none of
     that."""
 
     def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
-        real = self.service_s
-        factor = 3.0 if rate_per_s > FRONT_END_PER_S else 1.0
-        self.service_s = lambda config, size: factor * real(config, size)
-        try:
+        with self.slower(3.0 if rate_per_s > FRONT_END_PER_S else 1.0):
             return super().measure(rate_per_s, duration_s, seed, watch)
-        finally:
-            self.service_s = real
 
 
 FRONT_END_PER_S = 250.0
@@ -68,23 +74,19 @@ def test_no_estimate_is_above_a_rate_that_was_clearly_too_much(space: SearchSpac
     assert refuted
 
 
-class Warming(SimulatedBench):
+class Warming(Changing):
     """Under real load each of the first configurations is slower than predicted, and by less than the one before:
     none says by how much the next is."""
 
     factors = (5.0, 3.7, 2.2, 2.2)
 
     def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
-        real, name = self.service_s, knobs_text(self.loaded[-1])
+        name = knobs_text(self.loaded[-1])
         order = self.__dict__.setdefault("order", [])
         if name not in order:
             order.append(name)
-        factor = dict(enumerate(self.factors)).get(order.index(name), 1.0)
-        self.service_s = lambda config, size: factor * real(config, size)
-        try:
+        with self.slower(dict(enumerate(self.factors)).get(order.index(name), 1.0)):
             return super().measure(rate_per_s, duration_s, seed, watch)
-        finally:
-            self.service_s = real
 
 
 def test_where_predictions_do_not_hold_the_sampler_goes_on(

@@ -1,22 +1,15 @@
 """`--find-max` against a simulated queue whose highest rate is known."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
-from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from simulated_generator import SimulatedGenerator
+from virtual_load_test import carried_out, order_of
 
-from loadgen.command.arguments import order_from_options
-from loadgen.command.live import LiveView
-from loadgen.command.measure import record_of, run_load_test
 from loadgen.errors import BadInput, TargetUnreachable
 from loadgen.measurement.request_log import concatenate
-from loadgen.options.declare import made_of
-from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.record import LoadTestRecord
 from loadgen.sending.plan_run import LoadRun
 from loadgen.wire.in_front import LIMIT
@@ -27,17 +20,7 @@ SEARCH = {
 
 
 def found(generator: SimulatedGenerator, *, stop_after: int | None = None, **changes: object) -> LoadTestRecord:
-    order = order_from_options(made_of(LoadTestOptions, {**SEARCH, **changes}, str), {})[0]
-    asked = 0
-
-    def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return stop_after is not None and asked > stop_after
-
-    with LiveView(Console(file=StringIO()), timeout_s=10.0, limit_ms=50.0) as view:
-        finding = run_load_test(order, generator, view, stop)
-    return record_of(order, finding, notes=(), started_at=datetime.now(UTC))
+    return carried_out(order_of(**{**SEARCH, **changes}), generator, stop_after=stop_after)
 
 
 def p99_of_m_d_1_ms(rate_per_s: float, service_ms: float) -> float:

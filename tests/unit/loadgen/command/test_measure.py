@@ -2,16 +2,17 @@
 
 import csv
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 from simulated_generator import SimulatedGenerator
+from virtual_load_test import carried_out, order_of
 
 from loadgen.command.arguments import order_from_options
 from loadgen.command.live import LiveView
@@ -20,38 +21,18 @@ from loadgen.errors import PlanError
 from loadgen.measurement.request_log import RequestLog
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
-from loadgen.records.record import LoadTestRecord
 from loadgen.reports.write import write_reports
 from loadgen.sending import request_table
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.load_test import LoadTest, Outputs
-from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.spec.target import Target
 
 QUICK = {"url": "http://127.0.0.1:9", "model": "m", "rate": 200.0, "p99": "50ms", "duration": "20s"}
 
 
 def order(**changes: object) -> LoadTest:
-    return order_from_options(made_of(LoadTestOptions, {**QUICK, **changes}, str), {})[0]
-
-
-def carried_out(
-    given: LoadTest,
-    generator: SimulatedGenerator,
-    *,
-    stop_after: int | None = None,
-    baseline: LoadTestRecord | None = None,
-) -> LoadTestRecord:
-    asked = 0
-
-    def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return stop_after is not None and asked > stop_after
-
-    with LiveView(Console(file=StringIO()), timeout_s=given.plan.timeout_s, limit_ms=None) as view:
-        finding = run_load_test(given, generator, view, stop)
-    return record_of(given, finding, notes=(), started_at=datetime.now(UTC), baseline=baseline)
+    return order_of(**{**QUICK, **changes})
 
 
 def test_a_run_that_ends_before_its_load_has_settled_says_how_long_it_has_to_be() -> None:
@@ -208,17 +189,9 @@ def test_a_verdict_that_was_reached_stands() -> None:
     class Recovering(SimulatedGenerator):
         """Slow while it is watched, and quick in what it has to show in the end."""
 
-        def run(
-            self,
-            target: Target,
-            plan: LoadPlan | ClosedLoopPlan,
-            *,
-            payload: Payload | None = None,
-            limit_ms: float | None = None,
-            watch: Callable[[RequestLog], bool] | None = None,
-        ) -> LoadRun:
-            if watch is not None:
-                SimulatedGenerator(delay_ms=60.0).run(target, plan, watch=watch)
+        def run(self, target: Target, plan: LoadPlan | ClosedLoopPlan, **options: Any) -> LoadRun:
+            if options.get("watch") is not None:
+                SimulatedGenerator(delay_ms=60.0).run(target, plan, watch=options["watch"])
             return super().run(target, plan)
 
     assert carried_out(order(fail_fast=True), Recovering()).outcome == "violated"

@@ -1,18 +1,13 @@
 """Reports of streams of tokens: each says what is good, and the terminal has the times of tokens."""
 
-from datetime import UTC, datetime
 from io import StringIO
 
 import pytest
 from rich.console import Console
 from simulated_streams import SimulatedStreams
+from virtual_load_test import carried_out, order_of
 
-from loadgen.command.arguments import order_from_options
-from loadgen.command.live import LiveView
-from loadgen.command.measure import record_of, run_load_test
 from loadgen.measurement.streams import GOOD
-from loadgen.options.declare import made_of
-from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.junit_xml import junit_xml
 from loadgen.reports.tables import streams
@@ -26,10 +21,7 @@ def record() -> LoadTestRecord:
         "output_tokens": 41, "rate": 20.0, "duration": "40s", "ttft_p95": "300ms", "tpot_p95": "12ms",
         "attainment": "90%",
     }  # fmt: skip
-    order = order_from_options(made_of(LoadTestOptions, values, str), {})[0]
-    with LiveView(Console(file=StringIO()), timeout_s=10.0, limit_ms=50.0) as view:
-        finding = run_load_test(order, SimulatedStreams(), view, lambda: False)
-    return record_of(order, finding, notes=(), started_at=datetime.now(UTC))
+    return carried_out(order_of(**values), SimulatedStreams())
 
 
 def test_every_report_says_what_is_good(record: LoadTestRecord) -> None:

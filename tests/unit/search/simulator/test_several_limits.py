@@ -5,21 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
+from simulated_bench import SimulatedBench, default_service_s
 from spaces import two_core_space
 from true_rates import true_rate
+from virtual_search import search_on
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
-from search.certification.certify import CertifiedResult, certify_best
+from search.certification.certify import CertifiedResult
 from search.records.slo import Slo
 from search.simulator.capacity import binding_limit, rate_at_limit
 from search.simulator.server import SimulatedServer
-from search.study.run import run_search
-from search.study.store import TrialStore, open_store
-from search.study.trial_runner import TrialRunner
+from search.study.store import TrialStore
 from search.trials import events
-from search.trials.bench import ObservedBench
 from search.workload import unit_arrivals
 
 pytestmark = pytest.mark.slow
@@ -30,17 +28,7 @@ GIB = 2**30
 
 
 def searched(bench: Any, folder: Path, slo: Slo) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
-    seen: list[events.Event] = []
-    store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3)
-    common: dict[str, Any] = {
-        "slo": slo,
-        "budget": BudgetOfLoad(total_s=300.0, spent=bench.spent),
-        "seed": 3,
-        "on_event": seen.append,
-    }
-    runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
-    run_search(runner)
-    return store, certify_best(runner), seen
+    return search_on(bench, two_core_space(folder), folder, slo=slo, budget_s=300.0)
 
 
 def test_both_limits_are_met_at_nearly_the_best_rate(tmp_path: Path) -> None:

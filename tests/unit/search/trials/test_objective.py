@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from recommendations import certificate, config, measurement, trial
-from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
+from simulated_bench import SimulatedBench, default_service_s
 from spaces import two_core_space
+from virtual_search import search_on
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.answer.recommend import alternatives_to, reason_for
-from search.certification.certify import CertifiedResult, certify_best
+from search.certification.certify import CertifiedResult
 from search.records.slo import Slo
 from search.records.trial import GpuRecord
 from search.simulator.server import SimulatedServer, simulate
@@ -21,7 +22,6 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.bench import ObservedBench
 from search.trials.budget import Budget
 from search.trials.objective import COST, Objective, PowerUnknown
 from search.trials.trial import Trial
@@ -37,17 +37,7 @@ SPARING = Objective(name="energy")
 def searched(
     bench: Any, folder: Path, objective: Objective
 ) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
-    seen: list[events.Event] = []
-    store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3, objective=objective)
-    common: dict[str, Any] = {
-        "slo": SLO,
-        "budget": BudgetOfLoad(total_s=300.0, spent=bench.spent),
-        "seed": 3,
-        "on_event": seen.append,
-    }
-    runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
-    run_search(runner)
-    return store, certify_best(runner), seen
+    return search_on(bench, two_core_space(folder), folder, slo=SLO, objective=objective, budget_s=300.0)
 
 
 def true_p99_ms(config: ServingConfig) -> float:
