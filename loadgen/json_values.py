@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
+_MAX_ENTRIES = 10_000
 _DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
@@ -20,6 +23,21 @@ def whole_number(value: object, *, least: int | None = None) -> int:
     if least is not None and value < least:
         raise Unusable(f"{value} is less than {least}")
     return value
+
+
+def json_object(value: object, what: str) -> Mapping[str, Any]:
+    """Return a JSON object. Raises Unusable, which names it as `what`, for anything else."""
+    if not isinstance(value, dict):
+        raise Unusable(f"{what} is not a JSON object: {short(value)}")
+    return value
+
+
+def json_list(document: Mapping[str, Any], key: str) -> list[Any]:
+    """Return the list under a key, empty without one. Raises Unusable for no list, or over 10,000 entries."""
+    entries = document.get(key, [])
+    if not isinstance(entries, list) or len(entries) > _MAX_ENTRIES:
+        raise Unusable(f"{key} is not a list of at most {_MAX_ENTRIES:,} entries: {short(entries)}")
+    return entries
 
 
 def short(value: object) -> str:

@@ -18,8 +18,13 @@ from loadgen.wire.questions import http_answer
 _EVERY_S = 0.5
 _TIMEOUT_S = 2.0
 _NO_FIGURE = 1e18  # from here on a value is ignored: no GPU has so many bytes, watts or joules; NaN is ignored too
-_METRIC = re.compile(r"^(nv_gpu_utilization|nv_gpu_memory_used_bytes|nv_gpu_power_usage|nv_energy_consumption)"
-                     r"\{[^}]*\}\s+(\S+)", re.MULTILINE)  # fmt: skip
+_METRICS = {
+    "nv_gpu_utilization": "utilization",
+    "nv_gpu_memory_used_bytes": "memory_used_bytes",
+    "nv_gpu_power_usage": "power_w",
+    "nv_energy_consumption": "energy_j",
+}
+_METRIC = re.compile(rf"^({'|'.join(_METRICS)})\{{[^}}]*\}}\s+(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +44,10 @@ class GpuUse:
 class GpuSample:
     """One reading of all GPUs: a value for each, an empty tuple if it is not reported. Energy is a counter."""
 
-    utilization: tuple[float, ...]
-    memory_used_bytes: tuple[float, ...]
-    power_w: tuple[float, ...]
-    energy_j: tuple[float, ...]
+    utilization: tuple[float, ...] = ()
+    memory_used_bytes: tuple[float, ...] = ()
+    power_w: tuple[float, ...] = ()
+    energy_j: tuple[float, ...] = ()
 
 
 ReadSample = Callable[[], GpuSample | None]
@@ -54,15 +59,8 @@ def sample_from_metrics(text: str) -> GpuSample | None:
     for name, value in _METRIC.findall(text):
         number = float(value)
         if 0 <= number < _NO_FIGURE:
-            values.setdefault(name, []).append(number)
-    if not values:
-        return None
-    return GpuSample(
-        utilization=tuple(values.get("nv_gpu_utilization", ())),
-        memory_used_bytes=tuple(values.get("nv_gpu_memory_used_bytes", ())),
-        power_w=tuple(values.get("nv_gpu_power_usage", ())),
-        energy_j=tuple(values.get("nv_energy_consumption", ())),
-    )
+            values.setdefault(_METRICS[name], []).append(number)
+    return GpuSample(**{name: tuple(found) for name, found in values.items()}) if values else None
 
 
 def use_from_samples(samples: list[GpuSample]) -> GpuUse | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.errors import LoadError
-from loadgen.json_values import Unusable, whole_number
+from loadgen.json_values import Unusable, json_list, json_object, whole_number
 from loadgen.printable import printable
 from loadgen.spec.target import Target
 from loadgen.wire.questions import statistics_of
@@ -24,7 +24,6 @@ _RISING = (
 )
 _EXECUTIONS = " executions"
 _CACHE = "cache_hit"
-_MAX_ROWS = 10_000
 _UNREADABLE = "unreadable"
 
 COLD_MS, COLD_FACTOR = 50.0, 2.0
@@ -99,7 +98,10 @@ def unreadable(reason: str) -> dict[str, Any]:
 
 def counters_of(document: object) -> dict[str, Any]:
     """Return the used counters of a response to `GET /v2/models/M/stats` by version. Raises Unusable."""
-    models = (_object(model, "model_stats") for model in _rows(document, "model_stats"))
+    models = (
+        json_object(model, "model_stats")
+        for model in json_list(json_object(document, "statistics"), "model_stats")
+    )
     return {"versions": {str(model.get("version", ""))[:100]: _counters(model) for model in models}}
 
 
@@ -187,15 +189,15 @@ def _batch_table(grown: Mapping[str, int], known: Collection[str]) -> tuple[Batc
 
 def _counters(model: Mapping[str, Any]) -> dict[str, int]:
     """Return the counters of one version, each under one name: `success ns`, `8 executions`, `8 compute_infer`."""
-    stages = _object(model.get("inference_stats", {}), "inference_stats")
+    stages = json_object(model.get("inference_stats", {}), "inference_stats")
     found = {name: _counter(model, name) for name in ("inference_count", "execution_count")}
     for stage in (*_STAGES, _CACHE):
-        described = _object(stages.get(stage, {}), stage)
+        described = json_object(stages.get(stage, {}), stage)
         found |= {f"{stage} {unit}": _counter(described, unit) for unit in ("count", "ns")}
-    for row in _rows(model, "batch_stats"):
-        batch = _object(row, "batch_stats")
+    for row in json_list(model, "batch_stats"):
+        batch = json_object(row, "batch_stats")
         size = whole_number(batch.get("batch_size"), least=1)
-        parts = {stage: _object(batch.get(stage, {}), stage) for stage in _COMPUTED}
+        parts = {stage: json_object(batch.get(stage, {}), stage) for stage in _COMPUTED}
         found[f"{size}{_EXECUTIONS}"] = _counter(parts["compute_infer"], "count")
         found |= {f"{size} {stage}": _counter(part, "ns") for stage, part in parts.items()}
     return found
@@ -207,16 +209,3 @@ def _counter(document: Mapping[str, Any], name: str) -> int:
         return whole_number(document.get(name, 0), least=0)
     except Unusable as error:
         raise Unusable(f"{name}: {error}") from None
-
-
-def _rows(document: object, name: str) -> list[object]:
-    rows = _object(document, "the statistics").get(name, [])
-    if not isinstance(rows, list) or len(rows) > _MAX_ROWS:
-        raise Unusable(f"{name} is not a list, or has over {_MAX_ROWS:,} entries")
-    return rows
-
-
-def _object(value: object, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise Unusable(f"{what}: not a JSON object")
-    return value

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import PayloadError
-from loadgen.json_values import Unusable, short, whole_number
+from loadgen.json_values import Unusable, json_list, json_object, short, whole_number
 
 NUMPY_TYPES: Mapping[str, Any] = {
     "BOOL": np.bool_,
@@ -35,7 +35,6 @@ Parameter = bool | int | str
 MAX_RANK = 32
 """A tensor of more dimensions is refused: NumPy 1 has no such arrays."""
 
-_MAX_TENSORS = 1000
 _LONGEST_NAME = 1000
 
 
@@ -88,17 +87,17 @@ def model_info(metadata: object, config: object = None) -> ModelInfo:
     Of a model whose configuration marks all inputs as optional, all are needed. Raises Unusable, and PayloadError
     for a model that single requests say nothing about.
     """
-    described, configured = _object(metadata, "the metadata"), _object(config or {}, "the configuration")
+    described, configured = json_object(metadata, "the metadata"), json_object(config or {}, "the configuration")
     _check_kind(_name(described), configured)
     optional = {
         entry.get("name")
-        for entry in map(_an_input, _list(configured, "input"))
+        for entry in map(_an_input, json_list(configured, "input"))
         if entry.get("optional") and isinstance(entry.get("name"), str)
     }
     most_rows = whole_number(configured.get("max_batch_size", 0), least=0) if configured else None
     ranks = _ranks(configured) if most_rows else {}
-    inputs = [_tensor(entry, ranks) for entry in _list(described, "inputs")]
-    outputs = [_tensor(entry, ranks) for entry in _list(described, "outputs")]
+    inputs = [_tensor(entry, ranks) for entry in json_list(described, "inputs")]
+    outputs = [_tensor(entry, ranks) for entry in json_list(described, "outputs")]
     names = [tensor.name for tensor in inputs]
     if len(set(names)) < len(names):
         raise Unusable("two inputs have the same name")
@@ -109,13 +108,13 @@ def model_info(metadata: object, config: object = None) -> ModelInfo:
         optional=tuple(tensor for tensor in inputs if tensor.name in optional) if needed else (),
         outputs=tuple(outputs),
         max_batch_size=most_rows,
-        instances=max(1, sum(map(_instances, _list(configured, "instance_group")))),
+        instances=max(1, sum(map(_instances, json_list(configured, "instance_group")))),
     )
 
 
 def _check_kind(name: str, configured: Mapping[str, Any]) -> None:
     """Raise PayloadError for a model whose requests belong to sequences, or have any number of answers."""
-    decoupled = _object(configured.get("model_transaction_policy") or {}, "its policy").get("decoupled")
+    decoupled = json_object(configured.get("model_transaction_policy") or {}, "its policy").get("decoupled")
     if decoupled or configured.get("sequence_batching") is not None:
         kind = (
             "decoupled (a request may get many answers)" if decoupled else "a sequence model (of joint requests)"
@@ -128,37 +127,22 @@ def _check_kind(name: str, configured: Mapping[str, Any]) -> None:
 
 def _ranks(configured: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of dimensions of each tensor in the configuration, which leaves the batch out."""
-    entries = [*map(_an_input, _list(configured, "input")), *map(_an_input, _list(configured, "output"))]
+    entries = [*map(_an_input, json_list(configured, "input")), *map(_an_input, json_list(configured, "output"))]
     return {str(one.get("name")): len(one["dims"]) for one in entries if isinstance(one.get("dims"), list)}
 
 
 def _instances(entry: object) -> int:
-    group = _object(entry, "an instance group")
-    return whole_number(group.get("count", 1), least=0) * max(1, len(_list(group, "gpus")))
-
-
-def _object(value: object, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise Unusable(f"{what} is not a JSON object: {short(value)}")
-    return value
+    group = json_object(entry, "an instance group")
+    return whole_number(group.get("count", 1), least=0) * max(1, len(json_list(group, "gpus")))
 
 
 def _an_input(entry: object) -> Mapping[str, Any]:
-    return _object(entry, "an input or output in the configuration")
-
-
-def _list(document: Mapping[str, Any], key: str) -> list[Any]:
-    entries = document.get(key, [])
-    if not isinstance(entries, list):
-        raise Unusable(f"{key} is not a list: {short(entries)}")
-    if len(entries) > _MAX_TENSORS:
-        raise Unusable(f"{len(entries):,} {key}, over {_MAX_TENSORS:,}")
-    return entries
+    return json_object(entry, "an input or output in the configuration")
 
 
 def _tensor(entry: object, ranks: Mapping[str, int]) -> Tensor:
     """Return a tensor of the metadata; NVIDIA Dynamo writes types and shapes as a configuration does."""
-    described = _object(entry, "an input or output")
+    described = json_object(entry, "an input or output")
     name, datatype, shape = _name(described), described.get("datatype"), described.get("shape", [])
     if not isinstance(datatype, str):
         raise Unusable(f"{name} has the datatype {short(datatype)}")

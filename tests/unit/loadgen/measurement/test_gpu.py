@@ -1,6 +1,5 @@
 import itertools
 import threading
-from typing import Any
 
 import pytest
 from strange_servers import Strange, document, drip, serving
@@ -55,15 +54,11 @@ def test_metrics_are_read_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
         assert read() == sample_from_metrics(METRICS)
 
 
-def sample(**values: tuple[Any, ...]) -> GpuSample:
-    return GpuSample(**{"utilization": (), "memory_used_bytes": (), "power_w": (), "energy_j": (), **values})
-
-
 def test_use_is_the_mean_the_highest_memory_and_the_energy_between() -> None:
     use = use_from_samples(
         [
-            sample(utilization=(0.2, 0.4), memory_used_bytes=(5, 6), power_w=(100, 200), energy_j=(10, 20)),
-            sample(utilization=(0.6, 0.8), memory_used_bytes=(4, 4), power_w=(300, 400), energy_j=(40, 60)),
+            GpuSample(utilization=(0.2, 0.4), memory_used_bytes=(5, 6), power_w=(100, 200), energy_j=(10, 20)),
+            GpuSample(utilization=(0.6, 0.8), memory_used_bytes=(4, 4), power_w=(300, 400), energy_j=(40, 60)),
         ]
     )
     assert use is not None
@@ -74,7 +69,7 @@ def test_use_is_the_mean_the_highest_memory_and_the_energy_between() -> None:
 
 
 def test_what_is_not_told_is_none() -> None:
-    use = use_from_samples([sample(utilization=(0.0,))])
+    use = use_from_samples([GpuSample(utilization=(0.0,))])
     assert use is not None
     assert use.utilization == 0.0
     assert (use.memory_used_bytes, use.power_w, use.energy_j) == (None, None, None)
@@ -89,7 +84,7 @@ def test_a_sampler_looks_until_its_block_ends() -> None:
         number = next(numbers)
         if number:
             twice.set()
-        return sample(energy_j=(float(number),))
+        return GpuSample(energy_j=(float(number),))
 
     with GpuSampler(read) as sampler:
         assert twice.wait(240)
