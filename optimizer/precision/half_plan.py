@@ -60,22 +60,28 @@ def half_named(name: HalfName) -> Half:
     return Half(name=name, onnx_type=TensorProto.BFLOAT16, dtype=dtype, largest=largest, unit=2.0**-8)
 
 
+AT_ONCE = 1 << 16
+"""Weights are rounded 65,536 at a time, which stay in the processor's cache: the 23 million of an embedding, at
+once, take four times as long."""
+
+
 def rounding_error(values: NDArray[np.float32], half: Half) -> float:
     """Return the error of rounding values to `half`, relative to their root mean square; inf beyond its range.
 
     A single value beyond the range counts as one at its end: exporters write -3.4e38 for "never".
     """
-    if not values.size:
-        return 0.0
-    values = _saturated(values, half) if values.size == 1 else values
-    with np.errstate(over="ignore"):
-        back = values.astype(half.dtype).astype(np.float64)
-    if not np.array_equal(np.isfinite(back), np.isfinite(values)):
-        return np.inf
-    finite = np.isfinite(back)
-    exact = values[finite].astype(np.float64)
-    size = float(np.square(exact).sum())
-    lost = float(np.square(back[finite] - exact).sum())
+    values = (_saturated(values, half) if values.size == 1 else values).reshape(-1)
+    size = lost = 0.0
+    for start in range(0, values.size, AT_ONCE):
+        some = values[start : start + AT_ONCE]
+        with np.errstate(over="ignore"):
+            back = some.astype(half.dtype).astype(np.float64)
+        finite = np.isfinite(back)
+        if not np.array_equal(finite, np.isfinite(some)):
+            return np.inf
+        exact = some[finite].astype(np.float64)
+        size += float(np.square(exact).sum())
+        lost += float(np.square(back[finite] - exact).sum())
     return float(np.sqrt(lost / size)) if size > 0 else 0.0
 
 

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from optimizer.model.graph_shapes import tensor_types
 from optimizer.model.ort_child import run_model
 from optimizer.precision.half_cast import HalfGraph, cast_to_half, rounding_in_fp32
-from optimizer.precision.half_plan import half_named, rounding_error
+from optimizer.precision.half_plan import AT_ONCE, half_named, rounding_error
 
 RNG = np.random.default_rng(0)
 WEIGHT = (RNG.standard_normal((4, 4)) / 2).astype(np.float32)
@@ -221,6 +221,19 @@ def test_bf16_rounds_like_its_stand_in_and_unlike_fp32(tmp_path: Path) -> None:
 @given(st.lists(st.floats(-6e4, 6e4, width=16), min_size=1, max_size=20))
 def test_what_is_a_half_loses_nothing(values: list[Any]) -> None:
     assert rounding_error(np.array(values, np.float32), half_named("fp16")) == 0
+
+
+def test_many_weights_are_taken_together() -> None:
+    """They are rounded in parts: the error is that of all, and one number out of range is noticed in any part."""
+    weights = np.random.default_rng(0).standard_normal((AT_ONCE, 2)).astype(np.float32)
+    weights[:1] *= 1e3  # its part loses nearly all
+    lost = weights.astype(np.float16).astype(np.float64) - weights
+    assert rounding_error(weights, half_named("fp16")) == pytest.approx(
+        np.sqrt(np.mean(lost**2) / np.mean(weights**2))
+    )
+    weights[-1, 0] = 1e6
+    assert rounding_error(weights, half_named("fp16")) == np.inf
+    assert rounding_error(weights[:0], half_named("fp16")) == 0
 
 
 @settings(max_examples=30)
