@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import IO, TypeVar
 
 from loadgen.errors import UserError
@@ -158,15 +159,20 @@ def _ended(scratch: Path, timeout_s: float | None) -> tuple[int, bytes]:
 def threads(count: int) -> Iterator[ThreadPoolExecutor]:
     """Yield a pool of threads that call functions in children.
 
-    If the block is left early, as by Ctrl-C, calls that have not started never start, and all children are ended.
+    If the block is left early, as by Ctrl-C, calls that have not started never start, and all children are ended,
+    those too that a call starts because its first one was ended.
     """
     pool = ThreadPoolExecutor(max_workers=count)
     try:
         yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in tuple(_running):
-            process.kill()
+        ended = Thread(target=pool.shutdown)
+        ended.start()
+        while ended.is_alive():
+            for process in tuple(_running):
+                process.kill()
+            ended.join(0.02)
         raise
     finally:
         pool.shutdown(cancel_futures=True)

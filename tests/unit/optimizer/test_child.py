@@ -104,3 +104,25 @@ def test_a_block_that_is_left_early_ends_the_children_of_its_threads(tmp_path: P
         interrupted()
     assert isinstance(calls[0].exception(), ChildCrashed)
     assert calls[1].cancelled()
+
+
+def test_a_call_that_tries_again_when_its_child_is_ended_ends_too(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    wait = partial(os.execvp, "sh", ["sh", "-c", f"touch {started}; exec sleep 600"])
+    ends: list[int] = []
+
+    def stubborn() -> None:
+        for _ in range(2):
+            with pytest.raises(ChildCrashed) as ended:
+                call_in_child(wait)
+            ends.append(ended.value.returncode)
+
+    def interrupted() -> None:
+        with threads(1) as pool:
+            pool.submit(stubborn)
+            wait_until(started.exists)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert ends == [-signal.SIGKILL, -signal.SIGKILL]
