@@ -10,8 +10,10 @@ from enum import StrEnum
 from search.certification.certifier import Certifier
 from search.certification.plans import SHARES, Plan, Planner
 from search.simulator.replay import MIN_REPLAY_S
+from search.simulator.surrogate import Predicted
 from search.study.guided_search import GuidedSearch, surrogate_for
-from search.study.trial_runner import TrialRunner
+from search.study.storage import StorageFailed
+from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
 from search.trials.budget import (
     BAD_LUCK,
@@ -102,13 +104,13 @@ class Certification:
         # What the user knows is compared with first, if there is no time for both.
         measured = next((one for one in (start, default) if one is not None and one.state == "complete"), None)
         begun_s = self.context.budget.elapsed_s()
-        winner = self._best_of(candidates, paired=measured, search=self.search)
+        winner = self._best_of(candidates, paired=measured)
         if winner is None:
             return None
         most_s = max(MIN_FOR_DEFAULT_S, self.context.budget.elapsed_s() - begun_s)
         start, default = (self._if_time(one, winner, most_s) for one in (start, default))
         while winner.number in certifier.mixing or certifier.watch(winner):
-            winner = self._best_of(candidates, best=self._certified.get(winner.number), search=self.search)
+            winner = self._best_of(candidates, best=self._certified.get(winner.number))
             if winner is None:
                 return None
         winner = certifier.at_covered_rate(winner)
@@ -129,7 +131,7 @@ class Certification:
             return other
         ends_s = certifier.deadline_s
         certifier.deadline_s = min(ends_s, self.context.budget.elapsed_s() + most_s)
-        found = self._best_of([other]) or other
+        found = self._best_of([other], goes_on=False) or other
         certifier.deadline_s = ends_s
         return found
 
@@ -195,12 +197,12 @@ class Certification:
         *,
         best: Trial | None = None,
         paired: Trial | None = None,
-        search: GuidedSearch | None = None,
+        goes_on: bool = True,
     ) -> Trial | None:
         """Return the candidate with the highest rate that is certified, on two servers if there is time.
 
         `best` is that until now. `paired` is sent its load between the two runs of a candidate, if there is time.
-        What is still worth a trial to the search, if one is given, becomes a candidate.
+        What is still worth a trial becomes a candidate if the search goes on.
         """
         certifier = self.certifier
         certified = (self._certified[one.number] for one in candidates if one.number in self._certified)
@@ -209,7 +211,7 @@ class Certification:
             held_per_s = self._held_per_s(best)
             if best is not None and held_per_s and self.context.objective.name != "cost":
                 candidates = [best]  # a higher rate is no reason for another one
-            self._try_more(search, candidates, held_per_s)
+            self._try_more(candidates, held_per_s, goes_on=goes_on)
             plan = self._plan(candidates, held_per_s)
             if held_per_s and (plan is None or plan.worth <= held_per_s):
                 return best
@@ -229,26 +231,35 @@ class Certification:
             if found is not None and between is None:
                 best = self._better(best, found)
 
-    def _try_more(self, search: GuidedSearch | None, candidates: list[Trial], held_per_s: float) -> None:
-        """Add a trial of what may gain more than its seconds are worth, if there is time for a certificate."""
-        runner = self.context
-        if search is None or runner.objective.name != "cost" or runner.stop():
-            return
-        if not runner.store.space.members:  # these spaces are too large
-            search.simulate_all()
-        # The time for a first certificate is not spent on what the search had no time for.
-        again_s = usual_certificate_s(held_per_s, runner.slo) if held_per_s else 0.0
-        prediction = next(search.candidates(again_s, sparing=not held_per_s), None)
-        if prediction is None:
-            return
-        loading_s = max(trial.loading_s for trial in runner.store.trials)
-        certificate_s = usual_certificate_s(prediction.rate_per_s, runner.slo)
+    def _try_more(self, candidates: list[Trial], held_per_s: float, *, goes_on: bool) -> None:
+        """Add trials of what may gain more than its seconds are worth; before a first certificate one at most."""
+        runner, search = self.context, self.search
+        while goes_on and search and (prediction := self._worth_a_trial(search, candidates, held_per_s)):
+            try:
+                found = search.verify(prediction, once=not held_per_s)
+            except (SearchImpossible, StorageFailed) as failure:  # what is certified counts nevertheless
+                log.warning("the search does not go on: %s", failure)
+                self.search = None
+                return
+            if found is not None and any(one is found for one in runner.store.best_first()):
+                candidates.append(found)
+                candidates.sort(key=search.belief.usual_per_s, reverse=True)
+            goes_on = held_per_s > 0
+
+    def _worth_a_trial(self, search: GuidedSearch, candidates: list[Trial], held_per_s: float) -> Predicted | None:
+        """Return what is most worth a trial if there is time for it and a certificate.
+
+        Before the first certificate, what the search had no time for is not tried.
+        """
+        slo = self.context.slo
+        if not candidates or self.context.objective.name != "cost" or self.context.stop():
+            return None
+        certificate_s = usual_certificate_s(search.belief.usual_per_s(candidates[0]), slo)
+        loading_s = max(trial.loading_s for trial in candidates)
         if self.certifier.left_s() < 2 * loading_s + MIN_REPLAY_S + certificate_s:
-            return
-        found = search.verify(prediction)
-        if found is not None and found.rate_at_limit_per_s:
-            candidates.append(found)
-            candidates.sort(key=search.belief.usual_per_s, reverse=True)
+            return None
+        worth = search.candidates(certificate_s) if held_per_s else search.candidates(by_luck=True)
+        return next(worth, None)
 
     def _between(self, plan: Plan, paired: Trial) -> Plan | None:
         """Return the plan of the default if a candidate is to be confirmed again, and there is time for both."""

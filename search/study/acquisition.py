@@ -17,9 +17,8 @@ from search.study.store import TrialStore
 PATIENCE_S = 2000.0
 """A rate that is 1 % higher is worth 20 s more, of whatever is done in them."""
 
-FAR_ABOVE = 2.0
-"""What is twice as fast comes first, whatever it takes: an engine standalone before the default, and a prediction
-that the search had no time for before a certificate of less."""
+PROFILES = 2
+"""How often a kind was profiled whose times were kept by a run that is resumed."""
 
 WORTH = 1.015
 """A latency or an energy is worth a trial if it may be more than 1.5 % below the best verified one."""
@@ -29,15 +28,15 @@ SPARING = 0.25
 
 
 def rank_candidates(
-    surrogate: Surrogate, belief: Belief, store: TrialStore, then_s: float = 0.0, *, sparing: bool = False
+    surrogate: Surrogate, belief: Belief, store: TrialStore, then_s: float = 0.0, *, by_luck: bool = False
 ) -> Iterator[Predicted]:
     """Yield predictions that are worth a trial, of points that are untried and not being measured; the best first.
 
-    `then_s`: the seconds that follow a trial because of it. `sparing`: only those far above what was tried, and
-    those whose profiles may all have met slow phases, which is not known before the machine is.
+    `then_s`: the seconds that follow a trial because of it. `by_luck`: only those whose profiles may all have met
+    slow phases, which is not known before the machine is.
     """
     if store.objective.name == "cost":
-        promising = _by_gain(surrogate, belief, store, then_s, sparing=sparing)
+        promising = _by_gain(surrogate, belief, store, then_s, by_luck=by_luck)
     else:
         promising = (_by_latency if store.objective.name == "latency" else _by_energy)(surrogate, store)
     return (prediction for prediction in promising if store.untried(prediction.knobs))
@@ -63,7 +62,7 @@ def why_predicted(
 
 
 def _by_gain(
-    surrogate: Surrogate, belief: Belief, store: TrialStore, then_s: float, *, sparing: bool
+    surrogate: Surrogate, belief: Belief, store: TrialStore, then_s: float, *, by_luck: bool
 ) -> Iterator[Predicted]:
     """Yield those of which more is expected than the seconds of a trial are worth.
 
@@ -80,9 +79,9 @@ def _by_gain(
     def gain(one: Predicted) -> float:
         above = math.log(one.rate_per_s / best_per_s)
         profile = belief.speed.profile_of(store.space.config(one.knobs))
-        unlucky = 0.0 if profile in tried else slow ** max(1, surrogate.profiles[profile])
-        usual = 0.0 if sparing and above < math.log(FAR_ABOVE) else _expected_above(above, one.sd)
-        return (1 - unlucky) * usual + unlucky * _expected_above(above + factor, one.sd)
+        unlucky = 0.0 if profile in tried else slow ** (surrogate.profiles[profile] or PROFILES)
+        usual = 0.0 if by_luck else (1 - unlucky) * _expected_above(above, one.sd)
+        return usual + unlucky * _expected_above(above + factor, one.sd)
 
     gains = [(gain(one), number, one) for number, one in enumerate(surrogate.best_first())]
     took_s = [trial.loading_s + trial.load_s for trial in store.trials if trial.state == "complete"]

@@ -44,9 +44,9 @@ LOOKS_S = (3.0, 5.0, 9.0, 16.0, 28.0, 50.0, 90.0, 160.0, 300.0)
 MIN_ERROR = 0.015
 """The standard error of ln(capacity) that is left after any number of replays."""
 
-MIN_SIMULATED = 100_000
-"""What was seen of the machine is repeated until so many requests arrive in it. At 60/s the luck of one minute's
-arrivals decided, and 85 % of the capacity of steady servers seemed to be covered."""
+MIN_SIMULATED, MAX_SIMULATED_S = 100_000, 2000.0
+"""What was seen of the machine is repeated until so many requests arrive in it, or for so long. At 60/s the luck
+of one minute's arrivals decided, and 85 % of the capacity of steady servers seemed to be covered."""
 
 MAX_SIMULATED = 600_000
 """A test that needs more than 600,000 requests is too close to the capacity to be tried. With 150,000, no rate of
@@ -209,7 +209,8 @@ class Belief:
     def _late(self, candidate: _Candidate, machine: Floats, rate_per_s: float) -> NDArray[np.int64]:
         """Return the requests in each block of the speeds, and those late by each limit, (1 + limits, blocks)."""
         seconds = GRAIN_S * len(machine)
-        times = max(1, math.ceil(MIN_SIMULATED / (rate_per_s * seconds)))
+        needed_s = min(MAX_SIMULATED_S, MIN_SIMULATED / rate_per_s) if rate_per_s else 0.0
+        times = max(1, math.ceil(needed_s / seconds))
         arrivals_s = self._arrivals_s(0, rate_per_s, times * seconds)
         slower = np.tile(np.exp(np.where(machine > 0, (1 + SLOWNESS_ERROR) * machine, machine)), times)
         pace = Pace(starts_s=GRAIN_S * np.arange(len(slower)), slowdowns=slower)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Literal, Self
 
 from model_repo.spec import ServingConfig
@@ -15,7 +16,7 @@ from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.service_times_file import read_curves, write_curves
 from search.simulator.surrogate import Predicted, Surrogate, alone_per_s, kinds_to_profile
 from search.space import Knobs, knobs_of, without_delays
-from search.study.acquisition import FAR_ABOVE, rank_candidates, why_predicted
+from search.study.acquisition import rank_candidates, why_predicted
 from search.study.belief import Belief
 from search.study.profiling import measure_service_times
 from search.study.trial_runner import TrialRunner
@@ -42,6 +43,10 @@ UNSTEADY = 2.0
 was right, and a search without it would have the same problem."""
 
 FASTEST_INFEASIBLE = 3
+
+FAR_ABOVE, OWED_S = 2.0, 15.0
+"""If there was no time for any prediction, one that is twice what was measured is verified with the last 15 s and
+more of certification: a short certificate of it is worth more than a long one of the default."""
 
 
 @dataclass(slots=True)
@@ -79,7 +84,7 @@ class GuidedSearch:
             before = self.runner.store.trials
         for trial in before:
             self._take(trial)
-        size, predictions = len(self.simulate_all()), self.surrogate.best_first()
+        size, predictions = len(self._simulate_all()), self.surrogate.best_first()
         detail = f"{size} configurations, {len(predictions)} of them predicted to meet the SLO"
         self.runner.on_event(events.PhaseStarted(name="search", detail=detail))
         if not self.surrogate.curves:
@@ -144,7 +149,7 @@ class GuidedSearch:
         if self.surrogate.profiles.total() == known:
             return False
         write_curves(runner.store.path.parent, self.surrogate.curves)
-        self.simulate_all()
+        self._simulate_all()
         runner.share(self.surrogate.curves)
         return True
 
@@ -168,12 +173,11 @@ class GuidedSearch:
         measure_service_times(self.runner, self.surrogate, knobs)
         self._profiled.append((knobs, self.runner.budget.elapsed_s() - began_s))
         write_curves(self.runner.store.path.parent, self.surrogate.curves)
-        self.simulate_all()
+        self._simulate_all()
 
     # Simulating
 
-    def simulate_all(self) -> list[Knobs]:
-        """Simulate what was not simulated yet; return the points that can be served."""
+    def _simulate_all(self) -> list[Knobs]:
         points = list(filter(self.runner.promising, self.runner.store.space.points()))
         self.surrogate.simulate(points)
         return points
@@ -201,7 +205,7 @@ class GuidedSearch:
             self.runner.run_trial(asked, measured, WhyRecord(cause=cause))
 
     def _verify_all(self) -> bool:
-        while self.runner.may_go_on() and self._verified < MAX_VERIFIED:
+        while (self.runner.may_go_on() or self._owed()) and self._verified < MAX_VERIFIED:
             for trial in self.runner.collect_finished():
                 self._verified += 1
                 self._take(trial)
@@ -220,24 +224,39 @@ class GuidedSearch:
         found = store.best() is not None or store.objective.rate_per_s is not None
         return found or not self.runner.may_go_on()
 
-    def _offer_others(self, mine: Predicted) -> None:
-        """Let the workers verify the predictions that follow, as many as they have room for."""
-        others = (one for one in self.candidates() if one.knobs != mine.knobs)
-        self.runner.hand_out((one.knobs, why_predicted(one, self.surrogate, self.runner.store)) for one in others)
+    def _owed(self) -> bool:
+        """True if the search has had no time for any prediction, and the best is far above what was measured.
 
-    def candidates(self, then_s: float = 0.0, *, sparing: bool = False) -> Iterator[Predicted]:
+        Certification would have nothing but Triton's default then.
+        """
+        store, prediction = self.runner.store, next(self.candidates(), None)
+        tried = any(trial.why is not None and trial.why.cause == "predicted" for trial in store.trials)
+        if tried or prediction is None or self.runner.stop() or self.runner.budget.left_s() < OWED_S:
+            return False
+        measured = (trial.rate_at_limit_per_s or 0.0 for trial in store.trials)
+        return prediction.rate_per_s > FAR_ABOVE * max(measured, default=0.0)
+
+    def _offer_others(self, mine: Predicted) -> None:
+        """Let the workers verify the predictions that follow, within the number that is verified in all."""
+        others = (one for one in self.candidates() if one.knobs != mine.knobs)
+        left = MAX_VERIFIED - self._verified - 1 - len(self.runner.store.away)
+        self.runner.hand_out(
+            (one.knobs, why_predicted(one, self.surrogate, self.runner.store))
+            for one in islice(others, max(0, left))
+        )
+
+    def candidates(self, then_s: float = 0.0, *, by_luck: bool = False) -> Iterator[Predicted]:
         """Yield what is worth a trial and can be served, the best first; see `rank_candidates`."""
         self._correct()
-        untried = rank_candidates(self.surrogate, self.belief, self.runner.store, then_s, sparing=sparing)
+        untried = rank_candidates(self.surrogate, self.belief, self.runner.store, then_s, by_luck=by_luck)
         return (one for one in untried if self.runner.promising(one.knobs))
 
-    def verify(self, prediction: Predicted, cause: Cause = "predicted") -> Trial | None:
-        """Run the trial of a prediction; None if it is tried already, or was stopped."""
+    def verify(self, prediction: Predicted, cause: Cause = "predicted", *, once: bool = False) -> Trial | None:
+        """Run the trial of a prediction; None if it is tried already, or was stopped. `once`: with little load."""
         asked = self.runner.store.ask_for([prediction.knobs], wanted=lambda _: True)
         if asked is None:
             return None
-        # Certification finds the capacity of what is compared with.
-        once = cause in ("baseline", "start")
+        once = once or cause in ("baseline", "start")  # whose capacity certification finds
 
         def measured(config: ServingConfig, number: int) -> Trial | None:
             server = self.surrogate.server(config)

@@ -174,6 +174,7 @@ class WorkerPool:
         for one in self._waiting():
             self._take_back(one)
         self.queue.set_user_attr(CLOSED, True)
+        self.store.away.clear()
 
     def _waiting(self) -> list[FrozenTrial]:
         return [one for one in self._out if one.state.name == "WAITING"]

@@ -214,5 +214,7 @@ def ended(
     known: dict[str, Any] = {"slo": slo, "budget": budget, "seed": 1, "on_event": seen.append, **options}
     runner = TrialRunner(store=store, bench=ObservedBench(given) if goes_on else given, **known)
     search = GuidedSearch.of(runner, surrogate_for(runner)) if goes_on else None
+    if search is not None:
+        search.surrogate.simulate(list(store.space.points()))
     certified = certify_best(runner, search)
     return Ended(certified=certified, seen=seen, budget=budget, bench=given, folder=folder)
