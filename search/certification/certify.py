@@ -232,7 +232,7 @@ class Certification:
                 best = self._better(best, found)
 
     def _try_more(self, candidates: list[Trial], held_per_s: float, *, goes_on: bool) -> None:
-        """Add trials of what may gain more than its seconds are worth; before a first certificate one at most."""
+        """Add trials that may gain more than their seconds are worth; before a first certificate one at most."""
         runner, search = self.context, self.search
         while goes_on and search and (prediction := self._worth_a_trial(search, candidates, held_per_s)):
             try:

@@ -83,10 +83,10 @@ def _by_gain(
         usual = 0.0 if by_luck else (1 - unlucky) * _expected_above(above, one.sd)
         return usual + unlucky * _expected_above(above + factor, one.sd)
 
-    gains = [(gain(one), number, one) for number, one in enumerate(surrogate.best_first())]
+    gains = [(gain(one), one) for one in surrogate.best_first()]
     took_s = [trial.loading_s + trial.load_s for trial in store.trials if trial.state == "complete"]
     least = (max(MIN_REPLAY_S, median(took_s or [0.0])) + then_s) / PATIENCE_S
-    yield from (one for gained, _, one in sorted(gains, key=lambda each: -each[0]) if gained > least)
+    yield from (one for gained, one in sorted(gains, key=lambda each: -each[0]) if gained > least)
 
 
 def _expected_above(mean: float, sd: float) -> float:
