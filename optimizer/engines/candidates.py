@@ -20,7 +20,7 @@ from model_repo.spec import Engine
 from optimizer.child import threads
 from optimizer.engines.builder import EngineFailed, TensorRt, installed_tensorrt
 from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
-from optimizer.engines.from_variant import FIRST_GPU_WITH, BuiltEngine, Target, engine_from_variant
+from optimizer.engines.from_variant import FIRST_GPU_WITH, BuiltEngine, Target, engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times, beaten_by
 from optimizer.errors import RunFailed
 from optimizer.machine.hardware import Hardware
@@ -73,6 +73,7 @@ def engine_race(
         cache=cache,
         max_batch_size=max_batch_size,
         may_run=may_build,
+        memory_bytes=machine.memory_bytes,
         compiling=BoundedSemaphore(max(1, min(MAX_COMPILING, machine.logical_cores))),
     )
     with threads(_checks_at_once(machine)) as building, threads(_checks_at_once(machine)) as timing:
@@ -251,17 +252,11 @@ class EngineRace:
         target, alone = self._target(), self.alone
         assert target is not None
         assert alone is not None
-        built = engine_from_variant(
-            model,
-            precision,
-            library=library,
-            target=target,
-            cache=alone.cache,
-            max_batch_size=alone.max_batch_size if model.batched else 0,
-            may_build=alone.may_run,
-            limit_s=self.build_limit_s if library.backend == "tensorrt_rtx" else math.inf,
-        )
-        alone_ms = alone.of_plan(built.engine)
+        largest = alone.max_batch_size if model.batched else 0
+        key = engine_key(model, precision, library=library, target=target, max_batch_size=largest)
+        limit_s = self.build_limit_s if library.backend == "tensorrt_rtx" else math.inf
+        build = partial(engine_of, key, model, cache=alone.cache, may_build=alone.may_run, limit_s=limit_s)
+        built, alone_ms = alone.of_plan(model, key, build)
         if alone_ms and not alone_ms[0][1] <= self.limit_ms:
             what = f"standalone it takes {alone_ms[0][1]:.1f} ms, over the limit"
             raise EngineFailed(what, "Other engines are tried.")
@@ -308,7 +303,7 @@ class EngineRace:
         """Return the engine, ready to be served, with its standalone times. Raises EngineFailed."""
         assert self.alone is not None
         began = time.monotonic()
-        self.alone.complete(candidate.built.engine)
+        self.alone.complete(candidate.model, candidate.built)
         compiled_s = time.monotonic() - began
         if judge is not None:
             self._check_accuracy(candidate, judge)

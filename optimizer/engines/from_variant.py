@@ -46,25 +46,15 @@ class BuiltEngine:
     metadata: EngineMetadata
 
 
-def engine_from_variant(
-    variant: Model,
-    precision: str,
-    *,
-    library: TensorRt,
-    target: Target,
-    cache: EngineCache,
-    max_batch_size: int,
-    may_build: bool = True,
-    limit_s: float = math.inf,
-) -> BuiltEngine:
-    """Return the engine of a variant for batches of 1 to `max_batch_size`; see `profiles_of`.
+def engine_key(
+    variant: Model, precision: str, *, library: TensorRt, target: Target, max_batch_size: int
+) -> EngineKey:
+    """Return the key of the engine of a variant for batches of 1 to `max_batch_size`; see `profiles_of`.
 
-    `may_build` False: only the cache is used. Raises EngineFailed (an operator that it cannot parse, a precision
-    that this GPU or the graph does not have, an engine that is not cached and must not be built, or takes longer
-    than `limit_s`), CacheWriteFailed.
+    Raises EngineFailed for a precision that this GPU does not have.
     """
     _check_gpu_has(precision, target)
-    key = EngineKey(
+    return EngineKey(
         model_sha256=variant.sha256,
         precision=precision,
         profiles=profiles_of(variant, max_batch_size, backend=library.backend),
@@ -74,6 +64,22 @@ def engine_from_variant(
         gpu=target.name if library.backend == "tensorrt" else None,
         workspace_bytes=WORKSPACE_BYTES,
     )
+
+
+def engine_of(
+    key: EngineKey,
+    variant: Model,
+    *,
+    cache: EngineCache,
+    may_build: bool = True,
+    limit_s: float = math.inf,
+) -> BuiltEngine:
+    """Return the engine of this key and its variant.
+
+    `may_build` False: only the cache is used. Raises EngineFailed (an operator that it cannot parse, a precision
+    that the graph does not have, an engine that is not cached and must not be built, or takes longer than
+    `limit_s`), CacheWriteFailed.
+    """
     found = cache.find(key)
     if found is not None:
         entry, metadata = found
@@ -90,8 +96,8 @@ def engine_from_variant(
         ) from error
     except ChildCrashed as error:
         raise EngineFailed(
-            f"{key.backend} {key.library_version} crashed while it built {variant.path.name} in {precision} "
-            f"({error.reason})",
+            f"{key.backend} {key.library_version} crashed while it built {variant.path.name} in "
+            f"{key.precision} ({error.reason})",
             "ONNX Runtime can still serve the model.",
         ) from error
     return BuiltEngine(engine=_engine(variant, key, entry), source="built", metadata=metadata)

@@ -22,7 +22,8 @@ from model_repo.spec import Engine
 from optimizer.cached import get_file, put_file
 from optimizer.child import ChildFailed, ChildRaised, ChildTimedOut, call_in_child, threads
 from optimizer.engines.builder import EngineFailed
-from optimizer.engines.cache import PLAN_FILE, EngineCache
+from optimizer.engines.cache import PLAN_FILE, EngineCache, EngineKey
+from optimizer.engines.from_variant import BuiltEngine
 from optimizer.engines.timing_child import (
     KERNELS_OF_A_SIZE,
     compile_kernels,
@@ -53,6 +54,10 @@ is nearly a straight line."""
 FULL_PRECISIONS = ("fp32", "tf32")
 """Engines in these rarely win a race: only the kernels for it are compiled at first. Those of others are compiled
 all at once, since one batch size takes as long as nine (20 s for EfficientNet-B0 on an H100)."""
+
+COMPILING_BYTES_A_MODEL_BYTE = 16
+"""Kernels of as many batch sizes are compiled at once as there is memory for 16 times the model's files: each
+process holds about four copies of them, and leaves as much to others."""
 
 Times = tuple[tuple[int, float], ...]
 """Batch sizes, ascending, each with the milliseconds of one execution."""
@@ -97,46 +102,58 @@ class StandaloneTimings:
     """Measures on one GPU, or reuses times measured on a GPU of this name with the same driver.
 
     `may_run` False: nothing is run. Engines of one cache are measured one after the other, whoever measures.
-    `compiling` bounds the processes that compile kernels at the same time, one for each batch size of an engine.
+    `compiling` bounds the processes that compile kernels at the same time, one for each batch size of an engine;
+    `memory_bytes` is the memory of this machine.
     """
 
     gpu: Gpu
     cache: EngineCache
     max_batch_size: int
     may_run: bool
+    memory_bytes: int
     compiling: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, 1))
 
-    def of_plan(self, engine: Engine) -> Times:
-        """Return the times of a cached plan; empty if not known and nothing may run. Raises EngineFailed."""
-        file = dict(engine.files)[PLAN_FILE]
-        known = self._known(file.with_name(TIMES_FILE))
-        if known is None and not self.may_run:
-            return ()
-        if known is None:
-            began = time.monotonic()
-            likely = engine.precision not in FULL_PRECISIONS
-            if _compiles(engine):
-                self._compile(engine, file, self._all_sizes if likely else self._race_sizes)
-            compiled_s = time.monotonic() - began
-            known = self._measured(engine, file, graphs=(True,))["times"]
-            self._keep(file.with_name(TIMES_FILE), known, complete=likely or not _compiles(engine))
-            log.info(
-                "%s %s: compiled in %.1f s, measured in %.1f s",
-                *(engine.backend, engine.precision, compiled_s, time.monotonic() - began - compiled_s),
-            )
-        return _sorted(known)
+    def of_plan(
+        self, variant: Model, key: EngineKey, build: Callable[[], BuiltEngine]
+    ) -> tuple[BuiltEngine, Times]:
+        """Return what `build` returns for this key, and its times; no times if not known and nothing may run.
 
-    def complete(self, engine: Engine) -> None:
+        Kernels are compiled while it builds. Raises EngineFailed and what `build` raises.
+        """
+        found = self.cache.find(key)
+        known = None if found is None else self._known(found[0] / TIMES_FILE)
+        if known is not None or not self.may_run:
+            return build(), _sorted(known or [])
+        began = time.monotonic()
+        likely = key.precision not in FULL_PRECISIONS
+        with threads(2) as pool:
+            building = pool.submit(build)
+            compiling = pool.submit(self._compiled, variant, key, self._all_sizes if likely else self._race_sizes)
+            building.exception()  # waits: an error that leaves this block would end the children of all threads
+            compiling.exception()
+        built, kernels = building.result(), compiling.result()
+        file = dict(built.engine.files)[PLAN_FILE]
+        _put_kernels(file, kernels)
+        built_s = time.monotonic() - began
+        known = self._measured(built.engine, file, graphs=(True,))["times"]
+        self._keep(file.with_name(TIMES_FILE), known, complete=likely or not kernels)
+        log.info(
+            "%s %s: built and compiled in %.1f s, measured in %.1f s",
+            *(key.backend, key.precision, built_s, time.monotonic() - began - built_s),
+        )
+        return built, _sorted(known)
+
+    def complete(self, variant: Model, built: BuiltEngine) -> None:
         """Compile the kernels of the batch sizes that a race leaves out, if that was not done before.
 
         They are merged with the others where the engine is loaded next, by `EngineRunner` or by `merge`.
         """
-        file = dict(engine.files)[PLAN_FILE]
+        file = dict(built.engine.files)[PLAN_FILE]
         kept = file.with_name(TIMES_FILE)
         found = self._found(kept)
         if self.may_run and found is not None and not found.get("complete", True):
             sizes = [size for size in self._all_sizes if size not in self._race_sizes]
-            self._compile(engine, file, sizes)
+            _put_kernels(file, self._compiled(variant, built.metadata.key, sizes))
             self._keep(kept, found["times"], complete=True)
 
     def merge(self, engine: Engine) -> None:
@@ -163,19 +180,25 @@ class StandaloneTimings:
         known_by = f"{model.sha256} {engine.backend} {engine.precision} {library_version} {self.max_batch_size}"
         return self.cache.folder / "times" / f"{hashlib.sha256(known_by.encode()).hexdigest()[:32]}.json"
 
-    def _compile(self, engine: Engine, file: Path, sizes: Sequence[int]) -> None:
-        """Compile the kernels of these batch sizes at once.
+    def _compiled(self, variant: Model, key: EngineKey, sizes: Sequence[int]) -> dict[int, bytes]:
+        """Return the kernels of these batch sizes; none where the library compiles no kernels.
 
         What fails here fails again, with its reason, where the engine is measured or judged.
         """
-        compiled = partial(compile_kernels, file, engine.backend, _row_shapes(engine))
+        if key.backend != "tensorrt_rtx" or not variant.batched:
+            return {}
+        profiles = {next(iter(profile.values()))[-1][0]: profile for profile in key.profiles}
+        room = self.memory_bytes // (COMPILING_BYTES_A_MODEL_BYTE * variant.size_bytes)
 
-        def one(size: int) -> None:
-            with self.compiling, suppress(ChildFailed):
-                call_in_child(partial(compiled, batch_size=size), timeout_s=TIMING_LIMIT_S)
+        def one(size: int) -> bytes | None:
+            alone = key.model_copy(update={"profiles": (profiles[size],)})
+            with self.compiling, suppress(ChildFailed, EngineFailed):
+                return call_in_child(partial(compile_kernels, alone, variant.path), timeout_s=TIMING_LIMIT_S)
+            return None
 
-        with threads(max(1, len(sizes))) as pool:
-            list(pool.map(one, sizes))
+        with threads(max(1, min(len(sizes), room))) as pool:
+            compiled = dict(zip(sizes, pool.map(one, sizes), strict=True))
+        return {size: kernels for size, kernels in compiled.items() if kernels}
 
     def _measured(self, engine: Engine, file: Path, *, graphs: tuple[bool, ...]) -> dict[str, Any]:
         call: Callable[..., dict[str, Any]] = partial(
@@ -225,9 +248,10 @@ def beaten_by(rivals: Iterable[tuple[str, Times]], other: Times) -> str:
     return ""
 
 
-def _compiles(engine: Engine) -> bool:
-    """True if the engine's library compiles kernels when it first meets a batch size."""
-    return engine.backend == "tensorrt_rtx" and engine.batched
+def _put_kernels(plan: Path, kernels: Mapping[int, bytes]) -> None:
+    """Write the kernels of each batch size next to the plan, from where `timed` takes them in."""
+    for size, compiled in kernels.items():
+        put_file(plan.with_name(KERNELS_OF_A_SIZE.format(size)), compiled)
 
 
 def _row_shapes(engine: Engine) -> dict[str, tuple[int, ...]]:

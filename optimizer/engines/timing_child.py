@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from model_repo.runtime.tritune_gpu.driver import Cuda, DriverCuda
 from model_repo.runtime.tritune_gpu.engine import GpuEngine, Port, Shapes
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from optimizer.cached import put_file
+from optimizer.engines.builder import build_plan, find_tensorrt
+from optimizer.engines.cache import PLAN_FILE, EngineKey
 
 KERNELS_OF_A_SIZE = "kernels-{}.part"
 
@@ -119,15 +122,21 @@ def load_engine(
     return TensorRtEngine(folder / file, cuda, backend=backend, kernels=kernels, own_scratch=own_scratch)
 
 
-def compile_kernels(file: Path, backend: str, shapes: Mapping[str, tuple[int, ...]], *, batch_size: int) -> None:
-    """Compile the kernels of one batch size into a file of their own, next to the plan, which `timed` takes in."""
-    cuda = DriverCuda(0)
-    engine = load_engine(file.parent, file.name, backend, cuda, cuda.stream(), graphs=False)
-    whole = {name: (batch_size, *shape) for name, shape in shapes.items()}
-    engine.bind(whole, allocated(cuda, engine.inputs, whole))
-    kernels = getattr(engine, "compiled_kernels", lambda: None)()
-    if kernels:
-        put_file(file.parent / KERNELS_OF_A_SIZE.format(batch_size), kernels)
+def compile_kernels(key: EngineKey, onnx_file: Path) -> bytes | None:
+    """Build an engine, and return the kernels that it needs for its one profile.
+
+    They serve engines with more profiles too (tests/gpu), which would also compile those of their first profile,
+    whatever the size. Raises EngineFailed.
+    """
+    cuda, library = DriverCuda(0), find_tensorrt(key.backend)
+    assert library is not None
+    built = build_plan(library, key, onnx_file)
+    with TemporaryDirectory() as folder:
+        (Path(folder) / PLAN_FILE).write_bytes(built.plan)
+        engine = load_engine(Path(folder), PLAN_FILE, key.backend, cuda, cuda.stream(), graphs=False)
+    shapes = {name: largest for name, (_, _, largest) in key.profiles[0].items()}
+    engine.bind(shapes, allocated(cuda, engine.inputs, shapes))
+    return getattr(engine, "compiled_kernels", lambda: None)()
 
 
 def timed(

@@ -81,7 +81,7 @@ def library() -> Any:
     return TensorRt(backend="tensorrt_rtx", module=None, version="1.0")
 
 
-def _build_plan(faults: Any, library: Any, key: Any, onnx_file: Path, *, timing_cache: bytes) -> Any:
+def _build_plan(faults: Any, library: Any, key: Any, onnx_file: Path, *, timing_cache: bytes = b"") -> Any:
     from optimizer.engines.builder import BuiltPlan
 
     plan = json.dumps(faults[key.precision]).encode()

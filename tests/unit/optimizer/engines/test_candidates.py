@@ -19,7 +19,7 @@ from optimizer.cached import put_file
 from optimizer.engines.builder import find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
 from optimizer.engines.candidates import engine_race, onnxruntime_engine
-from optimizer.engines.from_variant import Target, engine_from_variant
+from optimizer.engines.from_variant import Target, engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
@@ -95,14 +95,9 @@ def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = find_tensorrt("tensorrt_rtx")
     if library is None:
         pytest.skip("tensorrt-rtx is not installed")
-    built = engine_from_variant(
-        read_model(small_cnn(tmp_path / "cnn.onnx")),
-        "fp32",
-        library=library,
-        target=Target(compute_capability="8.6", name=A10.name),
-        cache=EngineCache(tmp_path / "cache"),
-        max_batch_size=8,
-    )
+    model, target = read_model(small_cnn(tmp_path / "cnn.onnx")), Target(compute_capability="8.6", name=A10.name)
+    key = engine_key(model, "fp32", library=library, target=target, max_batch_size=8)
+    built = engine_of(key, model, cache=EngineCache(tmp_path / "cache"))
     plan = dict(built.engine.files)["model.plan"]
     write_times(plan, 2.0, 4.0)
     put_file(plan.with_name("kernels.cache"), b"kernels")
@@ -297,7 +292,9 @@ def test_engines_far_behind_or_beaten_at_each_size_are_proven_only_if_the_fastes
 
 def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path: Path) -> None:
     model = read_model(small_cnn(tmp_path / "cnn.onnx"))
-    alone = StandaloneTimings(gpu=A10, cache=EngineCache(tmp_path / "cache"), max_batch_size=8, may_run=False)
+    alone = StandaloneTimings(
+        gpu=A10, cache=EngineCache(tmp_path / "cache"), max_batch_size=8, may_run=False, memory_bytes=2**34
+    )
     engine = onnxruntime_engine(model, "fp32", device="gpu")
     kept = alone.kept_file(engine, model, library_version=version("onnxruntime-gpu"))
     kept.parent.mkdir(parents=True)

@@ -21,7 +21,7 @@ from optimizer.cached import default_cache_dir
 from optimizer.engines import from_variant
 from optimizer.engines.builder import EngineFailed, find_tensorrt
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant, profiles_of
+from optimizer.engines.from_variant import BuiltEngine, Target, engine_key, engine_of, profiles_of
 from optimizer.engines.layers import executed_precisions, layers_from_description
 from optimizer.model.onnx_model import read_model
 from optimizer.model.shapes import with_shapes
@@ -52,13 +52,9 @@ def half_cnn(path: Any, *, half: bool = True, channels: int = 8) -> Any:
 
 
 def build(model_file: Path, tmp_path: Path, precision: str = "fp16", **options: Target | int) -> BuiltEngine:
-    given: dict[str, Any] = {
-        "target": AMPERE,
-        "cache": EngineCache(tmp_path / "cache"),
-        "max_batch_size": 8,
-        **options,
-    }
-    return engine_from_variant(read_model(model_file), precision, library=LIBRARY, **given)
+    model, given = read_model(model_file), {"target": AMPERE, "max_batch_size": 8, **options}
+    key = engine_key(model, precision, library=LIBRARY, **given)  # type: ignore[arg-type]
+    return engine_of(key, model, cache=EngineCache(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import NO_CACHE
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.candidates import engine_race
-from optimizer.engines.from_variant import Target, engine_from_variant
+from optimizer.engines.from_variant import Target, engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times, beaten_by
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
@@ -97,16 +97,15 @@ def test_a_race_compiles_the_kernels_of_its_batch_sizes_and_the_proof_those_of_t
     virtual_gpu.install(monkeypatch, {"tf32": {}})
     cache = EngineCache(tmp_path)
     target = Target(compute_capability="9.0", name=GPU.name)
-    engine = engine_from_variant(
-        model, "tf32", library=virtual_gpu.library(), target=target, cache=cache, max_batch_size=16
-    ).engine
-    alone = StandaloneTimings(gpu=GPU, cache=cache, max_batch_size=16, may_run=True)
-    kernels = dict(engine.files)["model.plan"].with_name("kernels.cache")
+    key = engine_key(model, "tf32", library=virtual_gpu.library(), target=target, max_batch_size=16)
+    alone = StandaloneTimings(gpu=GPU, cache=cache, max_batch_size=16, may_run=True, memory_bytes=2**34)
 
-    assert [size for size, _ in alone.of_plan(engine)] == [1, 8, 16]
+    built, times = alone.of_plan(model, key, partial(engine_of, key, model, cache=cache))
+    kernels = dict(built.engine.files)["model.plan"].with_name("kernels.cache")
+    assert [size for size, _ in times] == [1, 8, 16]
     assert json.loads(kernels.read_bytes()) == [1, 8, 16]
-    alone.complete(engine)
-    alone.merge(engine)
+    alone.complete(model, built)
+    alone.merge(built.engine)
     assert json.loads(kernels.read_bytes()) == [1, 2, 4, 8, 16]
     assert not list(kernels.parent.glob("*.part"))
 
