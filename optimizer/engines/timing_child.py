@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from model_repo.runtime.tritune_gpu.driver import Cuda, DriverCuda
-from model_repo.runtime.tritune_gpu.engine import GpuEngine, Port, Shapes
+from model_repo.runtime.tritune_gpu.engine import Bound, GpuEngine, Port, Shapes
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from optimizer.cached import put_file
 from optimizer.engines.builder import build_plan, find_tensorrt
@@ -51,11 +51,13 @@ def engine_time(
     *,
     batch_size: int,
     graph: bool,
+    shared: Path | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> EngineTime:
     """Return the best mean of three rounds of back-to-back executions with these whole shapes.
 
-    `graph` True: a recorded CUDA graph is replayed. `clock` returns seconds.
+    `graph` True: a recorded CUDA graph is replayed. Processes that are given the same folder `shared` measure
+    one after the other; their first executions, mostly compilers at work, do not wait. `clock` returns seconds.
     """
     started = clock()
     bound = engine.bind(shapes, allocated(cuda, engine.inputs, shapes))
@@ -63,6 +65,14 @@ def engine_time(
     bound.enqueue(stream)
     cuda.wait(stream)
     first_s = clock() - started
+    with nullcontext() if shared is None else in_turn(shared):
+        best_s = _best_s(bound, engine, cuda, stream, graph=graph, clock=clock)
+    return EngineTime(batch_size=batch_size, batch_ms=1000 * best_s, first_s=first_s)
+
+
+def _best_s(
+    bound: Bound, engine: GpuEngine, cuda: Cuda, stream: int, *, graph: bool, clock: Callable[[], float]
+) -> float:
     handle: int | None = None
     if graph and not engine.captures_itself:
         with cuda.capture(stream) as captured:
@@ -88,7 +98,7 @@ def engine_time(
     best_s = min(seconds_for(count) / count for _ in range(3))
     if handle is not None:
         cuda.free_graph(handle)
-    return EngineTime(batch_size=batch_size, batch_ms=1000 * best_s, first_s=first_s)
+    return best_s
 
 
 def allocated(cuda: Cuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str, int]:
@@ -153,8 +163,7 @@ def timed(
     """Measure these batch sizes; return `loading_s` and `times`, one row per size, ascending.
 
     Kernels that TensorRT-RTX compiles meanwhile are written to the engine's folder. Without batch sizes the shapes
-    are whole tensors, and only these are measured, as batch 1. Processes that are given the same folder `shared`
-    load at the same time, and measure one after the other.
+    are whole tensors, and only these are measured, as batch 1. `shared`: see `engine_time`.
     """
     cuda = DriverCuda(0)
     stream = cuda.stream()
@@ -167,8 +176,7 @@ def timed(
     for size in sorted(batch_sizes or (1,), reverse=True):
         whole = {name: (size, *shape) if batch_sizes else shape for name, shape in shapes.items()}
         try:
-            with nullcontext() if shared is None else in_turn(shared):
-                seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs)
+            seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs, shared=shared)
         except Exception:
             # ONNX Runtime allocates memory for each batch size: a smaller one may fit.
             if backend != "onnxruntime" or size == 1:
@@ -181,7 +189,7 @@ def timed(
 
 @contextmanager
 def in_turn(folder: Path) -> Iterator[None]:
-    """Have the GPU to itself among the processes with this folder: two engines at once would each look slow."""
+    """Measure alone among the processes with this folder: two engines at once would each look slow."""
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     held = os.open(folder, os.O_RDONLY)
