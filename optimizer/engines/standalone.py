@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Event
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -55,9 +55,10 @@ FULL_PRECISIONS = ("fp32", "tf32")
 """Engines in these rarely win a race: only the kernels for it are compiled at first. Those of others are compiled
 all at once, since one batch size takes as long as nine (20 s for EfficientNet-B0 on an H100)."""
 
-COMPILING_BYTES_A_MODEL_BYTE = 16
-"""Kernels of as many batch sizes are compiled at once as there is memory for 16 times the model's files: each
-process holds about four copies of them, and leaves as much to others."""
+COMPILING_BYTES_A_MODEL_BYTE = 64
+"""Kernels of as many batch sizes are compiled at once as there is memory for 64 times the model's files: each
+process holds about four copies of them, up to four engines are built at once, and a quarter of the memory is
+enough. For less than one, the engine is built first."""
 
 Times = tuple[tuple[int, float], ...]
 """Batch sizes, ascending, each with the milliseconds of one execution."""
@@ -126,9 +127,11 @@ class StandaloneTimings:
             return build(), _sorted(known or [])
         began = time.monotonic()
         likely = key.precision not in FULL_PRECISIONS
-        with threads(2) as pool:
+        sizes, failed = self._all_sizes if likely else self._race_sizes, Event()
+        with threads(2 if self._room(variant) else 1) as pool:
             building = pool.submit(build)
-            compiling = pool.submit(self._compiled, variant, key, self._all_sizes if likely else self._race_sizes)
+            building.add_done_callback(lambda done: failed.set() if done.exception() else None)
+            compiling = pool.submit(self._compiled, variant, key, sizes, failed)
             building.exception()  # waits: an error that leaves this block would end the children of all threads
             compiling.exception()
         built, kernels = building.result(), compiling.result()
@@ -136,7 +139,7 @@ class StandaloneTimings:
         _put_kernels(file, kernels)
         built_s = time.monotonic() - began
         known = self._measured(built.engine, file, graphs=(True,))["times"]
-        self._keep(file.with_name(TIMES_FILE), known, complete=likely or not kernels)
+        self._keep(file.with_name(TIMES_FILE), known, complete=likely or not _compiles(variant, key))
         log.info(
             "%s %s: built and compiled in %.1f s, measured in %.1f s",
             *(key.backend, key.precision, built_s, time.monotonic() - began - built_s),
@@ -153,7 +156,7 @@ class StandaloneTimings:
         found = self._found(kept)
         if self.may_run and found is not None and not found.get("complete", True):
             sizes = [size for size in self._all_sizes if size not in self._race_sizes]
-            _put_kernels(file, self._compiled(variant, built.metadata.key, sizes))
+            _put_kernels(file, self._compiled(variant, built.metadata.key, sizes, Event()))
             self._keep(kept, found["times"], complete=True)
 
     def merge(self, engine: Engine) -> None:
@@ -180,23 +183,27 @@ class StandaloneTimings:
         known_by = f"{model.sha256} {engine.backend} {engine.precision} {library_version} {self.max_batch_size}"
         return self.cache.folder / "times" / f"{hashlib.sha256(known_by.encode()).hexdigest()[:32]}.json"
 
-    def _compiled(self, variant: Model, key: EngineKey, sizes: Sequence[int]) -> dict[int, bytes]:
-        """Return the kernels of these batch sizes; none where the library compiles no kernels.
+    def _room(self, variant: Model) -> int:
+        """Return for how many batch sizes kernels can be compiled at once, by memory."""
+        return self.memory_bytes // (COMPILING_BYTES_A_MODEL_BYTE * variant.size_bytes)
+
+    def _compiled(self, variant: Model, key: EngineKey, sizes: Sequence[int], stop: Event) -> dict[int, bytes]:
+        """Return the kernels of these batch sizes, or of those that began before `stop` was set.
 
         What fails here fails again, with its reason, where the engine is measured or judged.
         """
-        if key.backend != "tensorrt_rtx" or not variant.batched:
+        if not _compiles(variant, key):
             return {}
         profiles = {next(iter(profile.values()))[-1][0]: profile for profile in key.profiles}
-        room = self.memory_bytes // (COMPILING_BYTES_A_MODEL_BYTE * variant.size_bytes)
 
         def one(size: int) -> bytes | None:
             alone = key.model_copy(update={"profiles": (profiles[size],)})
             with self.compiling, suppress(ChildFailed, EngineFailed):
-                return call_in_child(partial(compile_kernels, alone, variant.path), timeout_s=TIMING_LIMIT_S)
+                if not stop.is_set():
+                    return call_in_child(partial(compile_kernels, alone, variant.path), timeout_s=TIMING_LIMIT_S)
             return None
 
-        with threads(max(1, min(len(sizes), room))) as pool:
+        with threads(max(1, min(len(sizes), self._room(variant)))) as pool:
             compiled = dict(zip(sizes, pool.map(one, sizes), strict=True))
         return {size: kernels for size, kernels in compiled.items() if kernels}
 
@@ -246,6 +253,11 @@ def beaten_by(rivals: Iterable[tuple[str, Times]], other: Times) -> str:
         if other and all(own_ms.get(size, math.inf) < other_ms for size, other_ms in other):
             return f", and {name} is faster at each batch size"
     return ""
+
+
+def _compiles(variant: Model, key: EngineKey) -> bool:
+    """True if the engine's library compiles kernels when it first meets a batch size."""
+    return key.backend == "tensorrt_rtx" and variant.batched
 
 
 def _put_kernels(plan: Path, kernels: Mapping[int, bytes]) -> None:

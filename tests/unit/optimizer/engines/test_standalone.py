@@ -91,14 +91,15 @@ def test_engines_that_fail_on_the_gpu_are_left_out_and_the_others_go_on(
     assert [precision for precision, reason in reasons.items() if reason not in left_out[precision]] == []
 
 
+@pytest.mark.parametrize("memory_bytes", [2**34, 1])
 def test_a_race_compiles_the_kernels_of_its_batch_sizes_and_the_proof_those_of_the_others(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes: int
 ) -> None:
     virtual_gpu.install(monkeypatch, {"tf32": {}})
     cache = EngineCache(tmp_path)
     target = Target(compute_capability="9.0", name=GPU.name)
     key = engine_key(model, "tf32", library=virtual_gpu.library(), target=target, max_batch_size=16)
-    alone = StandaloneTimings(gpu=GPU, cache=cache, max_batch_size=16, may_run=True, memory_bytes=2**34)
+    alone = StandaloneTimings(gpu=GPU, cache=cache, max_batch_size=16, may_run=True, memory_bytes=memory_bytes)
 
     built, times = alone.of_plan(model, key, partial(engine_of, key, model, cache=cache))
     kernels = dict(built.engine.files)["model.plan"].with_name("kernels.cache")
