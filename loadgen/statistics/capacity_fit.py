@@ -19,6 +19,7 @@ from loadgen.statistics.slo_test import Verdict, certify, least_headroom
 class Probe:
     """One load run. A probe with `problems` measured the client, not the server, and decides nothing.
 
+    `only_slower`: all requests reached the server, so the problems can only have made latencies longer.
     It began at `began_unix_s`; None if that is not known.
     """
 
@@ -26,6 +27,7 @@ class Probe:
     overloaded: bool
     problems: tuple[str, ...]
     began_unix_s: float | None = None
+    only_slower: bool = False
 
 
 _CURVATURE = 0.2

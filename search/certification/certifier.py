@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from bisect import insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loadgen.measurement.cpu_contention import none_if_not_watched
 from loadgen.measurement.request_log import RequestLog
@@ -162,11 +162,13 @@ class Certifier:
         patient = self.context.workload.to_the_end(decided, rate_per_s, duration_s)
         probe = self.bench.measure(rate_per_s, duration_s, self.context.seed + ANOTHER * self._runs, patient)
         at_the_end = evidence.verdicts(rate_per_s, self.server, probe.log)
-        attempt = attempt_of(probe, rate_per_s, at_the_end, met_at)
+        shown = attempt_of(probe, rate_per_s, at_the_end, met_at)
+        # Latencies count from when requests were due: a late client only makes them longer, so all runs count.
+        attempt = replace(shown, problems=()) if probe.only_slower else shown
         change = None if attempt.overloaded else change_of(probe.log, self.context.slo.tested)
         keep_attempt(
             self.store.path.parent,
-            attempt,
+            attempt if attempt.met else shown,
             trial=trial.number,
             again=again,
             change=change,
@@ -175,8 +177,8 @@ class Certifier:
         )
         if change is not None:
             self.note(f"{format_rate(rate_per_s)}/s: {change}.", "run_changed", trial)
-        for problem in probe.problems:
-            self.note(f"A confirmation run was not trusted: {problem}", "run_not_trusted", trial)
+        for problem in () if attempt.met else probe.problems:
+            self.note(f"In a confirmation run {problem}", "run_not_trusted", trial)
         if attempt.problems:
             self._untrusted_s.append(max(attempt.load_s, MIN_RUN_S))
             insort(evidence.late, rate_per_s)

@@ -25,7 +25,7 @@ class ConfirmationRecord(Record):
     again: bool = Field(description="True for a second confirmation, on a restarted server.")
     rate_per_s: float
     met: bool
-    answer: str = Field(description="met, violated or inconclusive; it does not count if there are problems.")
+    answer: str = Field(description="met, violated or inconclusive; with problems, the client may be why.")
     reason: str
     overloaded: bool
     seconds: float

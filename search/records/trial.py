@@ -139,7 +139,7 @@ class MeasurementRecord(Record):
     )
     gpu: GpuRecord | None = Field(default=None, description="null without a GPU, or if it cannot be read.")
     problems: tuple[str, ...] = Field(
-        description="Reasons not to trust this measurement; if not empty, nothing is decided on it."
+        description="Reasons not to trust these figures; of a certified trial they are too long at most."
     )
 
     @property

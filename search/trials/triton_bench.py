@@ -27,7 +27,7 @@ from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload, SharedMemory
 from loadgen.spec.target import Target, without_secrets
 from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
-from loadgen.status import TIMED_OUT
+from loadgen.status import CLIENT_LIMIT, TIMED_OUT
 from loadgen.traffic.payloads import request_tensors, settled
 from loadgen.wire.inference import infer
 from loadgen.wire.questions import read_model_info
@@ -144,6 +144,9 @@ class TritonBench:
             log=run.log,
             overloaded=run.stopped == "overloaded",
             problems=tuple(run.measurement.problems),
+            only_slower=bool(len(run.log))
+            and not (run.log.outcome == CLIENT_LIMIT).any()
+            and not run.log.colocated,
             began_unix_s=time.time() - (time.monotonic_ns() - run.began_ns) / 1e9,
         )
 

@@ -69,7 +69,8 @@ class SimulatedBench:
     `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to the memory of
     the server, `power_w` to the power of a GPU under any load. For a load run that begins after so many seconds of
     load, `taken_cores` returns the cores that neighbours take, and `slowness` the factor on its execution times.
-    `late` names the configurations under which the client sends late, `mixes` those whose batches mix rows.
+    `late` names the configurations under which the client sends late, but all of it if `only_slower`; `mixes`
+    those whose batches mix rows.
     """
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
@@ -81,6 +82,7 @@ class SimulatedBench:
     taken_cores: Callable[[float], float] = lambda load_s: 0.0
     slowness: Callable[[float], float] = lambda load_s: 1.0
     late: Callable[[ServingConfig], bool] = lambda config: False
+    only_slower: bool = False
     mixes: Callable[[ServingConfig], bool] = lambda config: False
     unseen: Collection[ServingConfig] = ()
     limit_ms: float = 50.0
@@ -128,7 +130,7 @@ class SimulatedBench:
             )
             self._last = self._last.model_copy(update={"gpu": gpu})
         problems = ("the client sent late",) if self.late(config) else ()
-        return Probe(log=log, overloaded=overloaded, problems=problems)
+        return Probe(log=log, overloaded=overloaded, problems=problems, only_slower=self.only_slower)
 
     def _paced(self, noise: NDArray[Any]) -> NDArray[Any]:
         return noise * self.slowness(self.spent.load_s)

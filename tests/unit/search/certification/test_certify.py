@@ -135,6 +135,16 @@ def test_a_client_that_always_sends_late_ends_it_without_a_certificate(tmp_path:
     assert sum(run.load_s for run in given.runs) < 60.0
 
 
+def test_runs_of_a_client_that_is_only_late_all_count_and_those_that_were_met_are_trusted(tmp_path: Path) -> None:
+    given = bench(service_s=slower(b16=2.5), late_runs=range(1000), only_slower=True)
+    found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=120.0)
+    found.assert_confirmed_twice()
+    lines = read_confirmations(tmp_path)
+    assert {bool(line.problems) for line in lines if line.met} == {False}
+    assert {bool(line.problems) for line in lines if not line.met} == {True}
+    assert found.certificate.rate_per_s < min(line.rate_per_s for line in lines if line.answer == "violated")
+
+
 def test_a_client_that_is_late_above_a_rate_gets_a_lower_one_certified(tmp_path: Path) -> None:
     given = bench(client_per_s=0.5 * PER_S[16])
     found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=120.0)
