@@ -53,7 +53,7 @@ is nearly a straight line."""
 
 FULL_PRECISIONS = ("fp32", "tf32")
 """Engines in these rarely win a race: only the kernels for it are compiled at first. Those of others are compiled
-all at once, since one batch size takes as long as nine (20 s for EfficientNet-B0 on an H100)."""
+all at once, while the engine is built."""
 
 COMPILING_BYTES_A_MODEL_BYTE = 64
 """Kernels of as many batch sizes are compiled at once as there is memory for 64 times the model's files: each

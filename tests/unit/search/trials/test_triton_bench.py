@@ -16,7 +16,7 @@ from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Strange, document, grpc_answ
 from loadgen.errors import EnvironmentFailed
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import Payload
-from loadgen.status import TIMED_OUT
+from loadgen.status import CLIENT_LIMIT, TIMED_OUT
 from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed, ServerDied, ServerStartFailed
 from model_repo.server.process import WORDS
 from model_repo.spec import Endpoint, ServingConfig
@@ -113,6 +113,32 @@ class Counted:
 
     def check(self) -> None:
         return None
+
+
+class Late(SimulatedGenerator):
+    """Requests leave late, and the first one ends with an outcome."""
+
+    outcome = 0
+
+    def run(self, *given: Any, **named: Any) -> LoadRun:
+        run = super().run(*given, **named)
+        return replace(
+            run,
+            log=replace(
+                run.log, outcome=np.uint8(self.outcome) * (run.log.scheduled_ns == run.log.scheduled_ns[0])
+            ),
+        )
+
+
+@pytest.mark.parametrize(("outcome", "sent"), [(0, True), (TIMED_OUT, True), (CLIENT_LIMIT, False)])
+def test_a_late_client_only_makes_latencies_longer_if_all_requests_left(outcome: int, sent: bool) -> None:
+    generator = Late(service_ms=10.0, send_lag_ms=20.0)
+    generator.outcome = outcome
+    bench = TritonBench(Counted(), generator, payload=Payload(), limit_ms=50.0, timeout_s=1.0)  # type: ignore[arg-type]
+    bench.load(CONFIG)
+    probe = bench.measure(20.0, 3.0, seed=1)
+    assert probe.problems
+    assert probe.only_slower is sent
 
 
 @pytest.mark.parametrize("ours", [True, False])
