@@ -66,6 +66,15 @@ def engine_key(
     )
 
 
+def engine_from_cache(key: EngineKey, variant: Model, cache: EngineCache) -> BuiltEngine | None:
+    """Return the engine of this key and its variant; None if it has not been built."""
+    found = cache.find(key)
+    if found is None:
+        return None
+    entry, metadata = found
+    return BuiltEngine(engine=_engine(variant, key, entry), source="cache", metadata=metadata)
+
+
 def engine_of(
     key: EngineKey,
     variant: Model,
@@ -80,10 +89,9 @@ def engine_of(
     that the graph does not have, an engine that is not cached and must not be built, or takes longer than
     `limit_s`), CacheWriteFailed.
     """
-    found = cache.find(key)
+    found = engine_from_cache(key, variant, cache)
     if found is not None:
-        entry, metadata = found
-        return BuiltEngine(engine=_engine(variant, key, entry), source="cache", metadata=metadata)
+        return found
     if not may_build:
         raise EngineFailed("it has not been built yet", "A run builds it, --dry-run does not.")
     try:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import BoundedSemaphore, Event
+from threading import BoundedSemaphore
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from optimizer.cached import get_file, put_file
 from optimizer.child import ChildFailed, ChildRaised, ChildTimedOut, call_in_child, threads
 from optimizer.engines.builder import EngineFailed
 from optimizer.engines.cache import PLAN_FILE, EngineCache, EngineKey
-from optimizer.engines.from_variant import BuiltEngine
+from optimizer.engines.from_variant import BuiltEngine, engine_from_cache
 from optimizer.engines.timing_child import (
     KERNELS_OF_A_SIZE,
     compile_kernels,
@@ -117,21 +117,21 @@ class StandaloneTimings:
     def of_plan(
         self, variant: Model, key: EngineKey, build: Callable[[], BuiltEngine]
     ) -> tuple[BuiltEngine, Times]:
-        """Return what `build` returns for this key, and its times; no times if not known and nothing may run.
+        """Return the engine of this key, cached or as `build` returns it, and its times; none if nothing may run.
 
         Kernels are compiled while it builds. Raises EngineFailed and what `build` raises.
         """
-        found = self.cache.find(key)
-        known = None if found is None else self._known(found[0] / TIMES_FILE)
+        found = engine_from_cache(key, variant, self.cache)
+        known = None if found is None else self._known(dict(found.engine.files)[PLAN_FILE].with_name(TIMES_FILE))
         if known is not None or not self.may_run:
-            return build(), _sorted(known or [])
+            return found or build(), _sorted(known or [])
         began = time.monotonic()
         likely = key.precision not in FULL_PRECISIONS
-        sizes, failed = self._all_sizes if likely else self._race_sizes, Event()
+        sizes = self._all_sizes if likely else self._race_sizes
         with threads(2 if self._room(variant) else 1) as pool:
-            building = pool.submit(build)
-            building.add_done_callback(lambda done: failed.set() if done.exception() else None)
-            compiling = pool.submit(self._compiled, variant, key, sizes, failed)
+            building = pool.submit(lambda: found or build())
+            has_failed = lambda: building.done() and building.exception() is not None  # noqa: E731
+            compiling = pool.submit(self._compiled, variant, key, sizes, stop=has_failed)
             building.exception()  # waits: an error that leaves this block would end the children of all threads
             compiling.exception()
         built, kernels = building.result(), compiling.result()
@@ -156,7 +156,7 @@ class StandaloneTimings:
         found = self._found(kept)
         if self.may_run and found is not None and not found.get("complete", True):
             sizes = [size for size in self._all_sizes if size not in self._race_sizes]
-            _put_kernels(file, self._compiled(variant, built.metadata.key, sizes, Event()))
+            _put_kernels(file, self._compiled(variant, built.metadata.key, sizes))
             self._keep(kept, found["times"], complete=True)
 
     def merge(self, engine: Engine) -> None:
@@ -187,8 +187,10 @@ class StandaloneTimings:
         """Return for how many batch sizes kernels can be compiled at once, by memory."""
         return self.memory_bytes // (COMPILING_BYTES_A_MODEL_BYTE * variant.size_bytes)
 
-    def _compiled(self, variant: Model, key: EngineKey, sizes: Sequence[int], stop: Event) -> dict[int, bytes]:
-        """Return the kernels of these batch sizes, or of those that began before `stop` was set.
+    def _compiled(
+        self, variant: Model, key: EngineKey, sizes: Sequence[int], *, stop: Callable[[], bool] = lambda: False
+    ) -> dict[int, bytes]:
+        """Return the kernels of these batch sizes, or of those that began before `stop` was true.
 
         What fails here fails again, with its reason, where the engine is measured or judged.
         """
@@ -199,7 +201,7 @@ class StandaloneTimings:
         def one(size: int) -> bytes | None:
             alone = key.model_copy(update={"profiles": (profiles[size],)})
             with self.compiling, suppress(ChildFailed, EngineFailed):
-                if not stop.is_set():
+                if not stop():
                     return call_in_child(partial(compile_kernels, alone, variant.path), timeout_s=TIMING_LIMIT_S)
             return None
 

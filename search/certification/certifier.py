@@ -165,10 +165,11 @@ class Certifier:
         shown = attempt_of(probe, rate_per_s, at_the_end, met_at)
         # Latencies count from when requests were due: a late client only makes them longer, so all runs count.
         attempt = replace(shown, problems=()) if probe.only_slower else shown
+        kept = attempt if attempt.met else shown
         change = None if attempt.overloaded else change_of(probe.log, self.context.slo.tested)
         keep_attempt(
             self.store.path.parent,
-            attempt if attempt.met else shown,
+            kept,
             trial=trial.number,
             again=again,
             change=change,
@@ -177,7 +178,7 @@ class Certifier:
         )
         if change is not None:
             self.note(f"{format_rate(rate_per_s)}/s: {change}.", "run_changed", trial)
-        for problem in () if attempt.met else probe.problems:
+        for problem in kept.problems:
             self.note(f"In a confirmation run {problem}", "run_not_trusted", trial)
         if attempt.problems:
             self._untrusted_s.append(max(attempt.load_s, MIN_RUN_S))
