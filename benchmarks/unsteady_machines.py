@@ -1,10 +1,10 @@
 """Run whole searches in virtual time on machines with slow phases, and compare them with the long-run capacities.
 
     python benchmarks/unsteady_machines.py [--searches 40] [--budget-s 120] [--out FILE]
-                                           [--phases 12:2.5:0.64,30:2:0.5,recorded,none,drawn]
+                                           [--phases 12:2.5:0.64,30:2:0.5,recorded,busy,none,drawn]
 
 A machine is EVERY:LASTS:SLOW (a slow phase begins once per EVERY s and lasts LASTS s, at SLOW of the speed),
-`recorded` (the speed of a real two-core machine), `none` (steady), or `drawn` (each search has its own phases).
+`recorded` and `busy` (speeds of real two-core machines), `none` (steady), or `drawn` (phases of its own for each).
 Each search is a line of FILE. Searches that it has are not run again, so `--searches 0` prints the table alone.
 """
 
@@ -24,7 +24,7 @@ from lib.raw_lines import Line, add_line, lines_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-PHASES = "12:2.5:0.64,30:2:0.5,recorded,none,drawn"
+PHASES = "12:2.5:0.64,30:2:0.5,recorded,busy,none,drawn"
 COLUMNS = (
     "slow phases",
     "searches",

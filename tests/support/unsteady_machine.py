@@ -27,8 +27,14 @@ from model_repo.spec import ServingConfig
 from search.space import MachineLimits, SearchSpace, search_space
 
 LIMIT_MS = 50.0
-RECORDING = Path(__file__).parents[1] / "data" / "machine_speed" / "two_cores.csv"
+RECORDINGS = Path(__file__).parents[1] / "data" / "machine_speed"
+RECORDING = RECORDINGS / "two_cores.csv"
 """The mean speed of two cores next to light work, 300 s in windows of RECORDED_WINDOW_S."""
+
+BUSY = RECORDINGS / "busy_two_cores.csv"
+"""The speed of two cores in a busy hour, 365 s with nine pauses of 25 to 65 ms: for how many ms, and the speed."""
+
+BUSY_WINDOW_S = 0.005
 
 RECORDED_WINDOW_S = 0.1
 WINDOW_S = 0.05
@@ -178,7 +184,7 @@ def _unit(period_s: float) -> NDArray[Any]:
 
 def unsteady_machine(name: str, number: int = 0) -> UnsteadyMachine:
     """Return the machine of a name: EVERY:LASTS:SLOW in seconds, seconds and a fraction of the speed; `recorded`;
-    `none` for noise alone; `drawn` for a machine of its own per number."""
+    `busy`; `none` for noise alone; `drawn` for a machine of its own per number."""
     if name == "drawn":
         phases = drawn_phases(number)
         return UnsteadyMachine(speed=speed_with(phases, seed=number), phases=phases)
@@ -189,6 +195,10 @@ def unsteady_machine(name: str, number: int = 0) -> UnsteadyMachine:
 def _machine_of(name: str) -> UnsteadyMachine:
     if name == "recorded":
         return UnsteadyMachine(speed=Speed(np.loadtxt(RECORDING, skiprows=1), RECORDED_WINDOW_S))
+    if name == "busy":
+        lasts_ms, speeds = np.loadtxt(BUSY, skiprows=1, unpack=True)
+        windows = np.repeat(speeds, np.rint(lasts_ms / 1e3 / BUSY_WINDOW_S).astype(np.int64))
+        return UnsteadyMachine(speed=Speed(windows, BUSY_WINDOW_S))
     phases = None
     if name != "none":
         every_s, lasts_s, slow = map(float, name.split(":"))
