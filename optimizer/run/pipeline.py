@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Thread
 
 from deploy.plan import BundleOptions
 from loadgen.errors import UserError
@@ -28,6 +29,7 @@ from optimizer.run.workload_inputs import checked_workload, keep_files, keep_inp
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import SearchRequest, find_best
 from search.records.recommendation import RecommendationRecord, SecondsRecord, StageRecord, StepRecord
+from search.study.storage import import_libraries
 from search.trials import events
 from search.trials.bench import RunBench, Spent
 from search.trials.budget import Budget
@@ -64,17 +66,18 @@ def optimize(
     on_event = seconds = SecondsOfRun(on_event=on_event, clock=clock)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
+
+    def check_machine() -> None:
+        check_quiet(
+            config.limits[0], despite_noise=config.despite_noise, on_event=on_event, measure=measure_machine
+        )
+        Thread(target=import_libraries, daemon=True).start()  # not before: it would be noise
+
     with preparing():
         prepared = prepare(
             config,
             work_dir=config.output / MODELS_FOLDER,
-            check_machine=partial(
-                check_quiet,
-                config.limits[0],
-                despite_noise=config.despite_noise,
-                on_event=on_event,
-                measure=measure_machine,
-            ),
+            check_machine=check_machine,
             check_server=partial(check_server, config),
             ask_server=ask_server or partial(completed_configs, config),
             on_event=on_event,

@@ -24,12 +24,9 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.storages import BaseStorage, RDBStorage
 
-
 log = logging.getLogger("tritune.storage")
 
-PATIENCE_S = 300.0
-FIRST_DELAY_S = 0.2
-LONGEST_DELAY_S = 5.0
+PATIENCE_S, FIRST_DELAY_S, LONGEST_DELAY_S = 300.0, 0.2, 5.0
 
 ANNOUNCED_AFTER_S = 1.5
 
@@ -43,6 +40,13 @@ OF_SQLITE_FOR_A_WHILE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 DISK_FULL = "53100"
 """PostgreSQL's code for a full disk. Other errors of its class, such as too many connections, are temporary."""
+
+
+def import_libraries() -> None:
+    """Import Optuna and the libraries of its storage, which takes 1 to 3 s, while something else is waited for."""
+    from optuna.storages import RDBStorage
+
+    RDBStorage("sqlite://")  # in memory; what it needs is imported when it is opened
 
 
 def is_outage(error: BaseException) -> bool:

@@ -1,3 +1,4 @@
+import atexit
 import os
 import resource
 import signal
@@ -87,6 +88,12 @@ def test_temporary_files_of_a_child_are_removed(tmp_path: Path, monkeypatch: pyt
     folder = call_in_child(tempfile.mkdtemp)
     assert Path(folder).is_relative_to(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_that_has_its_outcome_is_not_taken_apart(tmp_path: Path) -> None:
+    """That would take a second for PyTorch."""
+    assert call_in_child(partial(atexit.register, os.mkdir, tmp_path / "at-exit")) is os.mkdir
+    assert not (tmp_path / "at-exit").exists()
 
 
 def test_a_block_that_is_left_early_ends_the_children_of_its_threads(tmp_path: Path) -> None:
