@@ -66,12 +66,13 @@ def optimize(
     on_event = seconds = SecondsOfRun(on_event=on_event, clock=clock)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
+    libraries = Thread(target=import_libraries, daemon=True)
 
     def check_machine() -> None:
         check_quiet(
             config.limits[0], despite_noise=config.despite_noise, on_event=on_event, measure=measure_machine
         )
-        Thread(target=import_libraries, daemon=True).start()  # not before: it would be noise
+        libraries.start()  # not before: it would be noise
 
     with preparing():
         prepared = prepare(
@@ -93,6 +94,7 @@ def optimize(
 
     served = bench_for or partial(serving_bench, on_version=versions.append, on_problem=on_problem)
     bench = served(config, prepared, workload)
+    libraries.join()  # two threads that import the same may see half of it
     workers = workers_for(config, prepared, gpus, on_event)
     with explained():
         result = find_best(request, seconds.watching(bench), workers, budget=budget, on_event=on_event, stop=stop)
