@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -16,6 +17,10 @@ from loadgen.options.sources import Origins
 from loadgen.printable import printable
 from optimizer.call_options import RestoreOptions, ServeOptions
 from search.choices import Term
+
+if TYPE_CHECKING:  # slow to import
+    from pydantic import BaseModel
+    from rich.console import RenderableType
 
 commands = typer.Typer()
 Options = TypeVar("Options")
@@ -36,6 +41,14 @@ def command(options: type[Options]) -> Callable[[Callable[[Options], None]], Cal
         return run
 
     return register
+
+
+def _show(record: BaseModel, view: Callable[[], RenderableType] | None) -> None:
+    """Print a record on stdout: its view or, without one, its JSON. Raises UserError if that fails."""
+    from loadgen.console import print_result
+
+    for problem in print_result(lambda: record.model_dump_json(indent=2) + "\n", view):
+        raise problem
 
 
 @command(ServeOptions)
@@ -84,6 +97,7 @@ def fleet(given: FleetOptions) -> None:
     `optimize fleet runs/m-on-l4 runs/m-on-cpu --rate 5000`
     """
     from optimizer.command.fleet import plan_fleet
+    from optimizer.reports.terminal import fleet_view
 
     if given.rate is None:
         raise BadInput("A fleet is for some traffic, and none was given.", "Add --rate PER_S")
@@ -94,13 +108,7 @@ def fleet(given: FleetOptions) -> None:
         term=given.price_term,
         headroom=given.headroom,
     )
-    if given.json:
-        typer.echo(plan.model_dump_json(indent=2))
-        return
-    from loadgen.console import SafeConsole
-    from optimizer.reports.terminal import fleet_view
-
-    SafeConsole(highlight=False).print(fleet_view(plan))
+    _show(plan, None if given.json else partial(fleet_view, plan))
 
 
 @commands.command()
@@ -138,16 +146,11 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON on stdout.")] = False,
 ) -> None:
     """Explain a trial: why the run tried it, the prediction, the measurement, and its end."""
+    from optimizer.reports.terminal import explanation_view
     from search.answer.explain import explain_trial
 
     explanation = explain_trial(run, trial)
-    if json:
-        typer.echo(explanation.model_dump_json(indent=2))
-        return
-    from loadgen.console import SafeConsole
-    from optimizer.reports.terminal import explanation_view
-
-    SafeConsole(highlight=False).print(explanation_view(explanation))
+    _show(explanation, None if json else partial(explanation_view, explanation))
 
 
 @commands.command()
@@ -173,14 +176,10 @@ def compare(
         raise BadInput(f"--tolerance {tolerance:g} would let any change pass.", "Give a share, such as 0.02.")
     found = read_recommendation(before), read_recommendation(now)
     comparison = compare_runs(*found, paths=(before, now), tolerance=tolerance)
-    if json:
-        typer.echo(comparison.model_dump_json(indent=2))
-    elif markdown:
+    if markdown and not json:
         typer.echo(comparison_markdown(comparison), nl=False)
     else:
-        from loadgen.console import SafeConsole
-
-        SafeConsole(highlight=False).print(comparison_view(comparison))
+        _show(comparison, None if json else partial(comparison_view, comparison))
     raise typer.Exit(CODES["worse"] if comparison.answer == "worse" else 0)
 
 

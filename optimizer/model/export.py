@@ -7,6 +7,7 @@ nothing but tensors here, and only if its size expressions are arithmetic, becau
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from loadgen.options.declare import is_file
 from loadgen.processes import scratch_folder
 from optimizer.cached import NO_CACHE, ResultCache
-from optimizer.child import ChildCrashed, ChildRaised, ChildTimedOut, call_in_child
+from optimizer.child import ChildCrashed, ChildRaised, ChildTimedOut, call_in_child, threads
 from optimizer.errors import RunFailed
 from optimizer.machine.child_limits import machine_limits
 from optimizer.model.checks import plain, shortened
@@ -37,36 +38,46 @@ class ExportedModel:
     cached: bool
 
 
-def export_model(source: Path | str, folder: Path, *, cache: ResultCache = NO_CACHE) -> ExportedModel:
+def export_model(
+    source: Path | str,
+    folder: Path,
+    *,
+    cache: ResultCache = NO_CACHE,
+    meanwhile: Callable[[Path], None] = lambda _: None,
+) -> ExportedModel:
     """Write the model that `source` names, a `.pt2` file or a factory, as ONNX into `folder`.
 
     A `.pt2` in the cache is not opened. A factory is called in any case, as its weights are in the key.
+    `meanwhile` is called with the file in a thread, beside the check, and anew if the export has to be repeated.
 
     The batch varies, and so do the axes that a factory asks for (for a `.pt2`: those it was exported with). The
-    results equal PyTorch's at every batch size tried. Raises ExportFailed.
+    results equal PyTorch's at every batch size tried. Raises ExportFailed, and what `meanwhile` raises.
     """
     if isinstance(source, Path) and not is_file(source):
         raise ExportFailed(f"The model {source} does not exist or is not a file.", "Check the path.")
     path = folder / f"{stem_of(source)}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
     key = key_of_program(source, path) if isinstance(source, Path) else None
-    entry = None if key is None else cache.find(KIND, key)
-    if entry is not None:
+    if key is not None and (entry := cache.find(KIND, key)) is not None:
         entry.copied(folder)
+        meanwhile(path)
         return ExportedModel(path=path, cached=True)
     with scratch_folder("export") as draft:
         done = _exported(source, path, draft, cache)
+        key = done.key or key
         try:
-            _check(source, path, draft, done.checks)
+            with threads(1) as pool:
+                reading = pool.submit(meanwhile, path)
+                _check(source, path, draft, done.checks)
+                if key is not None and not done.cached:
+                    weights = path.with_name(f"{path.name}.data")
+                    cache.put(KIND, key, None, {file.name: file for file in (path, weights) if file.exists()})
+                reading.result()
         except ExportFailed:
             if done.key is None or not done.cached:
                 raise
             cache.remove(KIND, done.key)  # something that the key does not cover has changed
-            return export_model(source, folder, cache=cache)
-    key = done.key or key
-    if key is not None and not done.cached:
-        weights = path.with_name(f"{path.name}.data")
-        cache.put(KIND, key, None, {file.name: file for file in (path, weights) if file.exists()})
+            return export_model(source, folder, cache=cache, meanwhile=meanwhile)
     return ExportedModel(path=path, cached=done.cached)
 
 

@@ -91,10 +91,7 @@ def _of_torch(path: Path) -> tuple[str, str] | None:
     )
 
 
-_PLAN = (
-    "a TensorRT engine",
-    f"Give the ONNX file that it was built from; or {_IN_REPOSITORY % 'plan'}",
-)
+_PLAN = ("a TensorRT engine", f"Give the ONNX file that it was built from; or {_IN_REPOSITORY % 'plan'}")
 _KERAS = ("a Keras model", "Export it: keras.models.load_model('{path}').export('m.onnx', format='onnx')")
 _PICKLE = ("a pickle, which is not opened", "Convert a scikit-learn model with skl2onnx.to_onnx(model, sample)")
 _WEIGHTS = ("a file of weights without a graph", f"{_FACTORY}, and load the weights there.")
@@ -111,8 +108,5 @@ _FILES = {
     ".pkl": _PICKLE,
     ".joblib": _PICKLE,
     ".safetensors": _WEIGHTS,
-    ".xml": (
-        "OpenVINO's format",
-        f"Give the ONNX file that it was made from; or {_IN_REPOSITORY % 'xml'}",
-    ),
+    ".xml": ("OpenVINO's format", f"Give the ONNX file that it was made from; or {_IN_REPOSITORY % 'xml'}"),
 }

@@ -22,7 +22,7 @@ from optimizer.accuracy.gate import (
 )
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.batching.dynamic_batch import Batching
-from optimizer.batching.kept import settled
+from optimizer.batching.kept import Settled, settled
 from optimizer.cached import default_cache_dir, result_cache
 from optimizer.child import call_limited, threads
 from optimizer.config import OptimizeConfig
@@ -102,29 +102,25 @@ def prepare(
     exported = needs_export(config.model)
     cache_dir = config.cache_dir or default_cache_dir()
     cache, machine = result_cache(cache_dir), hardware()
+    readings: list[Settled] = []
+
+    def read(path: Path) -> None:
+        with timed_step(on_event, "reading the model, proof of its batch") as step:
+            sizes, data = config.shapes, config.input_data
+            call = partial(settled, path, sizes, work_dir, input_data=data, cache=cache, processor=machine.cpu)
+            readings.append(call_limited(call, model=path, limits=graph_limits(size_of(path))))
+            step.cached = readings[-1].cached
+
     if exported:
         _checked("machine", check_machine, on_event)
         with threads(1) as pool:
-            export = pool.submit(export_model, config.model, work_dir, cache=cache)
+            export = pool.submit(export_model, config.model, work_dir, cache=cache, meanwhile=read)
             _checked("server", check_server, on_event)
             with timed_step(on_event, "export") as step:
-                done = export.result()
-                step.cached = done.cached
-        path = done.path
+                step.cached = export.result().cached
     else:
-        path = Path(config.model)
-    with timed_step(on_event, "reading the model, proof of its batch") as step:
-        read = partial(
-            settled,
-            path,
-            config.shapes,
-            work_dir,
-            input_data=config.input_data,
-            cache=cache,
-            processor=machine.cpu,
-        )
-        known = call_limited(read, model=path, limits=graph_limits(size_of(path)))
-        step.cached = known.cached
+        read(Path(config.model))
+    known = readings[-1]
     model, batching = known.model, known.batching
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))

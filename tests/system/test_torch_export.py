@@ -249,8 +249,15 @@ def test_an_export_is_kept_by_content_and_checked_again(tmp_path: Path, monkeypa
     cache = ResultCache(folder=tmp_path / "cache")
 
     def once(name: str, factory: str = "model") -> tuple[bool, bytes]:
-        done = export_model(f"kept_models:{factory}", tmp_path / name, cache=cache)
-        return done.cached, done.path.read_bytes()
+        read: list[bytes] = []
+        done = export_model(
+            f"kept_models:{factory}",
+            tmp_path / name,
+            cache=cache,
+            meanwhile=lambda path: read.append(path.read_bytes()),
+        )
+        assert read[-1] == done.path.read_bytes()
+        return done.cached, read[-1]
 
     first, second = once("first"), once("second")
     assert (first[0], second[0]) == (False, True)
