@@ -18,10 +18,10 @@ from loadgen.statistics.slo_test import certify_together, combined_answer
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
 from search.simulator.capacity import STAND_IN_REQUESTS, rate_at_limit, stand_in
-from search.simulator.replay import GRAIN_S, Pace
+from search.simulator.replay import GRAIN_S, SLOW, Pace
 from search.simulator.server import Simulated
 from search.simulator.surrogate import Surrogate
-from search.study.machine_speed import BLOCK_S, MachineSpeed
+from search.study.machine_speed import BLOCK_S, GRAINS_A_SECOND, MachineSpeed
 from search.trials.bench import ObservedBench
 from search.trials.trial import Trial
 from search.workload import REQUESTS
@@ -52,6 +52,11 @@ MAX_SIMULATED = 600_000
 """A test that needs more than 600,000 requests is too close to the capacity to be tried. With 150,000, no rate of
 an engine that carries 40,000/s seemed to pass: bursts of 1,000 requests need 290,000."""
 
+MAX_COVERED = 1_000_000
+"""If more requests arrive in what was seen, ten seconds or more without a slow phase stand for all."""
+
+MIN_ALIKE = 10
+
 
 @dataclass(slots=True)
 class _Candidate:
@@ -81,6 +86,7 @@ class Belief:
 
     surrogate: Surrogate
     bench: ObservedBench
+    max_covered: int = MAX_COVERED
 
     speed: MachineSpeed = field(init=False)
     _seen: tuple[int, int] = 0, 0  # the runs and profiles by which these candidates are simulated
@@ -208,18 +214,23 @@ class Belief:
 
     def _late(self, candidate: _Candidate, machine: Floats, rate_per_s: float) -> NDArray[np.int64]:
         """Return the requests in each block of the speeds, and those late by each limit, (1 + limits, blocks)."""
-        seconds = GRAIN_S * len(machine)
-        needed_s = min(MAX_SIMULATED_S, MIN_SIMULATED / rate_per_s) if rate_per_s else 0.0
-        times = max(1, math.ceil(needed_s / seconds))
-        arrivals_s = self._arrivals_s(0, rate_per_s, times * seconds)
-        slower = np.tile(np.exp(np.where(machine > 0, (1 + SLOWNESS_ERROR) * machine, machine)), times)
-        pace = Pace(starts_s=GRAIN_S * np.arange(len(slower)), slowdowns=slower)
+        seconds, at_least_per_s = GRAIN_S * len(machine), max(rate_per_s, MIN_SIMULATED / MAX_SIMULATED_S)
+        times = max(1, math.ceil(MIN_SIMULATED / at_least_per_s / seconds))
+        alike, simulated = alike_seconds(machine, most_s=self.max_covered / at_least_per_s)
+        grains = np.tile(np.flatnonzero(simulated), times)
+        arrivals_s = self._arrivals_s(0, rate_per_s, GRAIN_S * len(grains))
+        slower = np.exp(np.where(machine > 0, (1 + SLOWNESS_ERROR) * machine, machine))[grains]
+        pace = Pace(starts_s=GRAIN_S * np.arange(len(grains)), slowdowns=slower)
         latency_s = pace.latency_s(candidate.server, arrivals_s)
         blocks = max(1, round(seconds / BLOCK_S))
-        block = (arrivals_s * (blocks / seconds)).astype(np.int64) % blocks
-        rows = [np.bincount(block, minlength=blocks)]
-        rows += [np.bincount(block, latency_s > one.limit_s, minlength=blocks) for one in self.surrogate.limits]
-        return np.stack(rows).astype(np.int64)
+        # What is alike counts as one more block, of which each block has its share.
+        block = np.arange(len(machine)) * blocks // len(machine)
+        of_request = np.where(alike, blocks, block)[grains[(arrivals_s / GRAIN_S).astype(np.int64) % len(grains)]]
+        late = [latency_s > one.limit_s for one in self.surrogate.limits]
+        counted = np.stack([np.bincount(of_request, weights, blocks + 1) for weights in (None, *late)])
+        shares = np.bincount(block[alike], minlength=blocks) / max(1, np.count_nonzero(alike & simulated))
+        counts: NDArray[np.int64] = np.rint(counted[:, :blocks] + counted[:, blocks:] * shares).astype(np.int64)
+        return counts
 
     def _candidate(self, trial: Trial) -> _Candidate:
         seen = self.speed.look()
@@ -268,3 +279,20 @@ class Belief:
 
 _NORMAL = (0.0, 0.7, -0.7, 1.4, -1.4, 0.35)
 """Deviates of the errors that are drawn: the same for every rate, so that rates are compared under like luck."""
+
+
+def alike_seconds(machine: Floats, *, most_s: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the grains in which the machine is as usual, and those to simulate, about `most_s` of them.
+
+    Each is of a whole second. All slow ones and those after them are simulated; of the others, some in equal
+    distances. If all are simulated, none counts as usual.
+    """
+    slow = machine > math.log1p(SLOW)
+    seconds = np.arange(len(machine)) // GRAINS_A_SECOND
+    of_second = np.bincount(seconds, slow) > 0
+    usual = np.flatnonzero(~(of_second | np.append(False, of_second[:-1])))
+    some = max(MIN_ALIKE, round(most_s) - (len(of_second) - len(usual)))
+    if some >= len(usual):
+        return np.zeros(len(machine), np.bool_), np.ones(len(machine), np.bool_)
+    left_out = np.setdiff1d(usual, usual[np.arange(some) * len(usual) // some])
+    return np.isin(seconds, usual), ~np.isin(seconds, left_out)

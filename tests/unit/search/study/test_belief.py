@@ -11,8 +11,8 @@ from unsteady_machine import Speed, UnsteadyBench
 
 from search.records.speeds import read_speeds
 from search.simulator.capacity import rate_at_limit, stand_in
-from search.simulator.replay import SLOW
-from search.study.belief import Belief
+from search.simulator.replay import GRAIN_S, SLOW
+from search.study.belief import Belief, alike_seconds
 from search.trials.trial import Trial
 from search.workload import unit_arrivals
 
@@ -68,6 +68,23 @@ def test_the_luck_of_few_arrivals_is_not_taken_for_the_machine(tmp_path: Path) -
     known = after(tmp_path, STEADY, (one, 55.0), (one, 55.0), profiled=(one,))
     assert known.usual_per_s(one) < 100
     assert known.highest_covered(one) > 0.95 * known.usual_per_s(one)
+
+
+def test_of_much_that_was_seen_slow_seconds_count_in_full_and_usual_ones_by_some(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1)
+    speeds = [*STEADY, *SLOW_PHASE, *STEADY]
+    known = after(tmp_path, speeds, *[(one, 600.0)] * 6, profiled=(one,))
+    few = Belief(surrogate=known.surrogate, bench=known.bench, max_covered=9_000)
+    assert few.highest_covered(one) == pytest.approx(known.highest_covered(one), rel=0.03)
+    assert few.highest_covered(one) < 0.8 * PER_S[16], "three of 60 s are slow"
+
+    machine = known.speed.slowdowns
+    usual, simulated = alike_seconds(machine, most_s=15.0)
+    slow = machine > math.log1p(SLOW)
+    assert simulated[slow].all()
+    assert not usual[slow].any()
+    assert simulated.sum() * GRAIN_S == pytest.approx(15.0, abs=1.5)
+    assert alike_seconds(machine, most_s=1e6)[1].all()
 
 
 def test_what_a_later_run_shows_counts_whoever_asks_for_it_first(tmp_path: Path) -> None:
