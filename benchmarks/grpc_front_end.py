@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -104,10 +103,7 @@ def write_model(repository: Path) -> None:
     )
     config = ServingConfig(engine=engine, max_batch_size=numpy_slots.ROWS, instance_count=4)
     model = write_repository(repository, config, runtime="slots")
-    helpers = model / "1" / "tritune_gpu"
-    code = Path(numpy_slots.__file__).read_text().replace("from model_repo.runtime.tritune_gpu.", "from .")
-    (helpers / "opening.py").write_text(code)
-    shutil.rmtree(helpers / "__pycache__", ignore_errors=True)
+    numpy_slots.serve_numpy(model / "1")
     pbtxt = model / "config.pbtxt"
     pbtxt.write_text(pbtxt.read_text().replace("KIND_GPU", "KIND_CPU"))
 

@@ -56,6 +56,7 @@ MAX_COVERED = 1_000_000
 """If more requests arrive in what was seen, ten seconds or more without a slow phase stand for all."""
 
 MIN_ALIKE = 10
+"""In fewer usual seconds, drifts that last for a second would be chance."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,9 @@ In place of `tritune_gpu/opening.py`, which needs a GPU.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,13 @@ import numpy as np
 from model_repo.runtime.tritune_gpu.slots import SlotMemory, Tensors
 
 ROWS = 64
+
+
+def serve_numpy(version: Path) -> None:
+    """Put this module in place of the one that opens an engine, in a model's version folder."""
+    code = Path(__file__).read_text().replace("from model_repo.runtime.tritune_gpu.", "from .")
+    (version / "tritune_gpu" / "opening.py").write_text(code)
+    shutil.rmtree(version / "tritune_gpu" / "__pycache__", ignore_errors=True)
 
 
 class Numpy:

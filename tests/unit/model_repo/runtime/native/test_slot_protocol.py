@@ -42,8 +42,7 @@ def numpy_model(folder: Path) -> Path:
     runtime = SOURCE.parent
     folder.mkdir(exist_ok=True)
     shutil.copytree(runtime / "tritune_gpu", folder / "tritune_gpu", ignore=shutil.ignore_patterns("__pycache__"))
-    code = Path(numpy_slots.__file__).read_text().replace("from model_repo.runtime.tritune_gpu.", "from .")
-    (folder / "tritune_gpu" / "opening.py").write_text(code)
+    numpy_slots.serve_numpy(folder)
     return Path(shutil.copy(runtime / "slots_model.py", folder))
 
 
