@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
@@ -13,6 +13,7 @@ from threading import Thread
 from deploy.plan import BundleOptions
 from loadgen.errors import UserError
 from model_repo.repository.write import write_final_repository
+from optimizer.child import ChildFailed, call_in_child
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware_label
@@ -29,6 +30,7 @@ from optimizer.run.workload_inputs import checked_workload, keep_files, keep_inp
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import SearchRequest, find_best
 from search.records.recommendation import RecommendationRecord, SecondsRecord, StageRecord, StepRecord
+from search.simulator.server import compile_simulator, is_compiled
 from search.study.storage import import_libraries
 from search.trials import events
 from search.trials.bench import RunBench, Spent
@@ -66,7 +68,7 @@ def optimize(
     on_event = seconds = SecondsOfRun(on_event=on_event, clock=clock)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
-    libraries = Thread(target=import_libraries, daemon=True)
+    libraries = Thread(target=_prepare_libraries, daemon=True)
 
     def check_machine() -> None:
         check_quiet(
@@ -128,6 +130,14 @@ def optimize(
     write_recommendation(config.output, found)
     _write_bundle(config, on_event)
     return found
+
+
+def _prepare_libraries() -> None:
+    """Import what the search takes seconds to import; a child compiles its simulator, if no run has done so."""
+    import_libraries()
+    if not is_compiled():
+        with suppress(ChildFailed):
+            call_in_child(compile_simulator)
 
 
 def _search_request(config: OptimizeConfig, prepared: Prepared, workload: Workload) -> SearchRequest:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from pathlib import Path
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -247,6 +248,20 @@ def simulate(server: Simulated, arrivals_s: Floats) -> Simulation:
         latency_s=done_s - arrivals_s + server.overhead_s,
         mean_batch_size=len(arrivals_s) / executions if executions else float("nan"),
     )
+
+
+def is_compiled() -> bool:
+    """True if an earlier process kept the simulator's machine code on disk, or none can."""
+    from search.simulator import batcher
+
+    folder = cast("Any", batcher.simulate).stats.cache_path
+    return folder is None or any(Path(folder).glob("batcher.simulate-*.nbi"))
+
+
+def compile_simulator() -> None:
+    """Compile the simulator, and keep it on disk if possible: 10 s, which its first use takes otherwise."""
+    for delay_s in (0.0, 1e-3):
+        simulate(SimulatedServer(service_s=np.ones((2, 2)), max_queue_delay_s=delay_s), np.zeros(1))
 
 
 def count_late(

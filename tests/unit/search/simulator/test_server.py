@@ -1,6 +1,10 @@
 """The batching rule, case by case: who goes when, as read in Triton's scheduler and seen on a running server."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -250,3 +254,20 @@ def test_a_slowed_server_executes_so_many_times_as_long_and_is_the_same_otherwis
     assert done_ms(server, 0, 100) == [15, 120]
     assert done_ms(server.slowed(3.0), 0, 100) == [35, 150], "neither the overhead nor the delay is longer"
     assert done_ms(server, 0, 100) == [15, 120]
+
+
+@pytest.mark.long
+def test_what_one_process_compiles_serves_the_next(tmp_path: Path) -> None:
+    code = "from search.simulator.server import *\nprint(is_compiled()); compile_simulator(); print(is_compiled())"
+    seen = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert seen == [["False", "True"], ["True", "True"]]
