@@ -81,7 +81,7 @@ def certifications(folder: Path) -> dict[str, Ended]:
 def reports(folder: Path) -> dict[str, Any]:
     """Return the sentences at the top of the report of each kind of recommendation, without those of the first."""
     busy, winner = contention(34.0, of_s=120.0), trial(0)
-    disturbed = trial(0, certificate=certificate(500.0, contention=busy))
+    disturbed = trial(0, certificate=certificate(500.0, contention=busy), rate_at_limit_per_s=540.0)
     cost = recommendation().cost
     energies = {"energy_kwh_per_million_inferences": 0.02, "baseline_energy_kwh_per_million_inferences": 0.03}
     latency = {"objective": ObjectiveRecord(name="latency", rate_per_s=900.0), "gain": None}
@@ -91,6 +91,9 @@ def reports(folder: Path) -> dict[str, Any]:
             baseline=trial(0, certificate=None, rate_at_limit_per_s=432.0), gain=None
         ),
         "default is the best": recommendation(winner=winner, baseline=winner, gain=1.0),
+        "default far below its capacity": recommendation(
+            baseline=trial(0, certificate=certificate(100.0), rate_at_limit_per_s=700.0), gain=10.0
+        ),
         "energy": recommendation(objective=ObjectiveRecord(name="energy"), cost=cost.model_copy(update=energies)),
         "latency": recommendation(**latency),
         "latency, default not certified": recommendation(**latency, baseline=trial(0, certificate=None)),

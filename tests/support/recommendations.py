@@ -212,7 +212,10 @@ def accuracy(*outputs: OutputAccuracyRecord, **changes: Any) -> AccuracyRecord:
 
 def recommendation(**changes: Any) -> RecommendationRecord:
     baseline = trial(
-        0, config=config(max_batch_size=4, intra_op_threads=0), certificate=certificate(500.0, runs=1)
+        0,
+        config=config(max_batch_size=4, intra_op_threads=0),
+        certificate=certificate(500.0, runs=1),
+        rate_at_limit_per_s=540.0,
     )
     known: dict[str, object] = {
         "tritune_version": "0.1.0",
