@@ -47,7 +47,9 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
         yield f"{mine}{unit}; {default} was not certified, about {about}/s by estimate."
     else:
         instead = "" if other is None else f" instead of {other} with {default}"
-        yield f"{mine}{unit}{instead}{_gain(found, baseline)}."
+        estimated = _by_estimates(found.winner, baseline)
+        gain = "" if found.gain is None else f"; {found.gain:.2f} times its certified rate{estimated}"
+        yield f"{mine}{unit}{instead}{gain}."
     yield from _against_start(found)
     rows = in_rows(found)
     if rows is not None:
@@ -59,15 +61,16 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
         yield f"{format_rate(cost.rate_to_serve_per_s)} requests/s take {replicas}: {hourly} an hour."
 
 
-def _gain(found: RecommendationRecord, baseline: TrialRecord) -> str:
-    """Return the gain in words; by the estimates, too, if the default had no time for a rate near its capacity."""
-    if found.gain is None:
+def _by_estimates(winner: TrialRecord, other: TrialRecord) -> str:
+    """Return the ratio of the estimated capacities in words if that of the certified rates is much larger.
+
+    There was no time then for a rate near the other's capacity.
+    """
+    mine, its = winner.rate_at_limit_per_s, other.rate_at_limit_per_s
+    if not (mine and its and winner.certificate and other.certificate):
         return ""
-    text = f"; {found.gain:.2f} times its certified rate"
-    mine, its = found.winner.rate_at_limit_per_s, baseline.rate_at_limit_per_s
-    if mine and its and found.gain > TOO_MUCH * mine / its:
-        text += f", {mine / its:.2f} times by the estimated capacities"
-    return text
+    much = winner.certificate.rate_per_s / other.certificate.rate_per_s > TOO_MUCH * mine / its
+    return f", {mine / its:.2f} times by the estimated capacities" if much else ""
 
 
 def _against_start(found: RecommendationRecord) -> Iterator[str]:
@@ -80,7 +83,7 @@ def _against_start(found: RecommendationRecord) -> Iterator[str]:
     elif start.certificate is not None:
         if found.objective.name != "latency":  # all are certified at the same rate then
             ratio = certificate.rate_per_s / start.certificate.rate_per_s
-            yield f"{ratio:.2f} times the certified rate of your config.pbtxt."
+            yield f"{ratio:.2f} times the certified rate of your config.pbtxt{_by_estimates(found.winner, start)}."
     elif start.rate_at_limit_per_s:
         yield f"Your config.pbtxt was not certified, about {format_rate(start.rate_at_limit_per_s)}/s by estimate."
     else:

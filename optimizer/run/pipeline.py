@@ -136,7 +136,7 @@ def _prepare_libraries() -> None:
     """Import what the search takes seconds to import; a child compiles its simulator, if no run has done so."""
     import_libraries()
     if not is_compiled():
-        with suppress(ChildFailed):
+        with suppress(ChildFailed, OSError):
             call_in_child(compile_simulator)
 
 

@@ -94,6 +94,9 @@ def reports(folder: Path) -> dict[str, Any]:
         "default far below its capacity": recommendation(
             baseline=trial(0, certificate=certificate(100.0), rate_at_limit_per_s=700.0), gain=10.0
         ),
+        "your configuration far below its capacity": recommendation(
+            start=trial(0, certificate=certificate(100.0), rate_at_limit_per_s=700.0)
+        ),
         "energy": recommendation(objective=ObjectiveRecord(name="energy"), cost=cost.model_copy(update=energies)),
         "latency": recommendation(**latency),
         "latency, default not certified": recommendation(**latency, baseline=trial(0, certificate=None)),
