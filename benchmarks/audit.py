@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.audits import WARMUP_S, answer_of, audited_log, cpu_ticks, stolen_share, summary
+from lib.raw_lines import add_line
 
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import (
@@ -74,8 +75,7 @@ def main() -> int:
             flush=True,
         )
         if arguments.json:
-            with arguments.json.open("a") as file:
-                file.write(json.dumps({"run": arguments.run.name, "audit": audit, **result}) + "\n")
+            add_line(arguments.json, {"run": arguments.run.name, "audit": audit, **result})
     print(summary(answers))
     return exit_code(answers)
 

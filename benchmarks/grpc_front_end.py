@@ -10,7 +10,6 @@ server: a closed loop of 512, then an open loop at each rate. Appends a line a r
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -22,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import numpy_slots
 from http_front_end import thread_ticks
+from lib.raw_lines import add_line
 
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
@@ -52,9 +52,7 @@ def main() -> None:
             os.environ["GLIBC_TUNABLES"] = tunables
             for line in runs(arguments, given.processes, rates):
                 line |= {"repeat": repeat, "tunables": tunables, "arguments": arguments, "cores": os.cpu_count()}
-                with given.out.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(line)
+                print(add_line(given.out, line))
 
 
 def runs(arguments: tuple[str, ...], processes: int, rates: list[float]) -> Iterator[dict[str, Any]]:

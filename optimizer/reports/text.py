@@ -47,8 +47,10 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
         yield f"{mine}{unit}; {default} was not certified, about {about}/s by estimate."
     else:
         instead = "" if other is None else f" instead of {other} with {default}"
-        estimated = _by_estimates(found.winner, baseline)
-        gain = "" if found.gain is None else f"; {found.gain:.2f} times its certified rate{estimated}"
+        gain = ""
+        if found.gain is not None:
+            estimated = _by_estimates(found.gain, found.winner, baseline)
+            gain = f"; {found.gain:.2f} times its certified rate{estimated}"
         yield f"{mine}{unit}{instead}{gain}."
     yield from _against_start(found)
     rows = in_rows(found)
@@ -61,16 +63,15 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
         yield f"{format_rate(cost.rate_to_serve_per_s)} requests/s take {replicas}: {hourly} an hour."
 
 
-def _by_estimates(winner: TrialRecord, other: TrialRecord) -> str:
+def _by_estimates(ratio: float, winner: TrialRecord, other: TrialRecord) -> str:
     """Return the ratio of the estimated capacities in words if that of the certified rates is much larger.
 
     There was no time then for a rate near the other's capacity.
     """
     mine, its = winner.rate_at_limit_per_s, other.rate_at_limit_per_s
-    if not (mine and its and winner.certificate and other.certificate):
+    if not mine or not its or ratio <= TOO_MUCH * mine / its:
         return ""
-    much = winner.certificate.rate_per_s / other.certificate.rate_per_s > TOO_MUCH * mine / its
-    return f", {mine / its:.2f} times by the estimated capacities" if much else ""
+    return f", {mine / its:.2f} times by the estimated capacities"
 
 
 def _against_start(found: RecommendationRecord) -> Iterator[str]:
@@ -83,7 +84,8 @@ def _against_start(found: RecommendationRecord) -> Iterator[str]:
     elif start.certificate is not None:
         if found.objective.name != "latency":  # all are certified at the same rate then
             ratio = certificate.rate_per_s / start.certificate.rate_per_s
-            yield f"{ratio:.2f} times the certified rate of your config.pbtxt{_by_estimates(found.winner, start)}."
+            estimated = _by_estimates(ratio, found.winner, start)
+            yield f"{ratio:.2f} times the certified rate of your config.pbtxt{estimated}."
     elif start.rate_at_limit_per_s:
         yield f"Your config.pbtxt was not certified, about {format_rate(start.rate_at_limit_per_s)}/s by estimate."
     else:
