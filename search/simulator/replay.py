@@ -19,7 +19,7 @@ from search.workload import REQUESTS, Workload
 MATCHED = (0.8, 0.9, 0.95, 0.98, 0.99)
 """The quantiles of latency that a replay matches: those that determine the capacity."""
 
-SLOWEST, FASTEST = 3.0, 0.4
+SLOWEST, FASTEST = 3.0, 0.1
 """Bounds of the factor between real and profiled execution times; a replay within 1 % of them has no result."""
 
 MIN_REQUESTS = 50
@@ -129,7 +129,7 @@ long as those, slow executions would look the same."""
 SLOW = 0.2
 """In a slow phase executions take at least 20 % longer than usual."""
 
-FASTEST, _ROUNDS = 0.1, 5
+FASTEST_SHARE, _ROUNDS = 0.1, 5
 """The usual factor of a kind is the mean of those that are not slow compared with it, from the fastest tenth on: a
 machine may be slow for most of a run."""
 
@@ -238,7 +238,7 @@ class _Replayed:
 
 def usual_slowdown(slowdowns: Floats) -> float:
     """Return ln of the usual slowdown from those in each 5 ms, shape (grains,)."""
-    usual = float(np.quantile(slowdowns, FASTEST))
+    usual = float(np.quantile(slowdowns, FASTEST_SHARE))
     for _ in range(_ROUNDS):
         usual = float(slowdowns[slowdowns <= usual + math.log1p(SLOW)].mean())
     return usual
