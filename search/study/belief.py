@@ -6,7 +6,9 @@ A candidate is simulated under the speeds of the machine in the whole run (see `
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -167,20 +169,27 @@ class Belief:
         candidate, machine, error = self._candidate(trial), self.speed.slowdowns, self.error(trial)
         left_s = min(left_s, MAX_SIMULATED / rate_per_s)
         starts = np.random.default_rng(1).integers(max(1, len(machine)), size=DRAWS)
-        passed: list[float] = []
-        for draw, start in enumerate(starts.tolist()):
+
+        def seconds_to_pass(draw: int) -> float | None:
             factor = math.exp(error * _NORMAL[draw])
-            seconds = self._seconds_to_pass(
-                partial(self._simulated, candidate, rate_per_s, factor, np.roll(machine, -start), draw),
+            return self._seconds_to_pass(
+                partial(self._simulated, candidate, rate_per_s, factor, np.roll(machine, -starts[draw]), draw),
                 left_s=left_s,
                 answer=lambda log: combined_answer(
                     certify_together([*before, log], self.surrogate.limits, confidence=confidence)
                 ),
             )
-            if seconds is not None:
-                passed.append(seconds)
-            if (len(passed) + DRAWS - 1 - draw) / DRAWS < least_share:
-                return Outlook(share=0.0, seconds=left_s)
+
+        passed: list[float] = []
+        # One thread per core: simulator and numpy let others run, and more would draw what is not needed.
+        with ThreadPoolExecutor(min(DRAWS, len(os.sched_getaffinity(0)))) as threads:
+            draws = [threads.submit(seconds_to_pass, draw) for draw in range(DRAWS)]
+            for left, drawn in zip(reversed(range(DRAWS)), draws, strict=True):
+                if (seconds := drawn.result()) is not None:
+                    passed.append(seconds)
+                if (len(passed) + left) / DRAWS < least_share:
+                    threads.shutdown(wait=False, cancel_futures=True)
+                    return Outlook(share=0.0, seconds=left_s)
         return Outlook(share=len(passed) / DRAWS, seconds=float(np.mean(passed)) if passed else left_s)
 
     @staticmethod
