@@ -4,9 +4,10 @@
                                [--model .demo/ranking_mlp.onnx]
 
 `make demo` writes the model. Each demo is `optimize --model MODEL --p99 50ms --time-budget 2m` into DIR/demo-N,
-all with the same seed. Then each certified configuration is served again, and its certified rate is sent for
-`--audit-s` with new arrivals; the audits are evenly spread over the minutes. DIR/demos.jsonl has a line per demo
-and per audit. What it has is not measured again, so `--demos 0 --audits-each 0` prints the table alone.
+all with the same seed; each knows what runs of the last day saw of the machine. Then each certified configuration
+is served again, and its certified rate is sent for `--audit-s` with new arrivals; the audits are evenly spread
+over the minutes. DIR/demos.jsonl has a line per demo and per audit. What it has is not measured again, so
+`--demos 0 --audits-each 0` prints the table alone.
 """
 
 from __future__ import annotations

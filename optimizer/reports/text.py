@@ -128,6 +128,8 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
     if certificate is not None and certificate.unseen_every_s is not None:
         seconds = format_seconds(max(1, round(certificate.unseen_every_s)))
         yield f"Slow phases of the machine that come less than once in {seconds} are not covered."
+    if certificate is not None and certificate.earlier_s:
+        yield f"Slow phases in {format_seconds(certificate.earlier_s)} of load of earlier runs are covered, too."
     if found.queue_policy is not None:
         yield found.queue_policy.text
     default = None if found.baseline is None else found.baseline.certificate

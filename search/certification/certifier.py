@@ -18,6 +18,7 @@ from search.certification.plans import MIN_RUN_S, Plan
 from search.labels import memory_text
 from search.records.answers import AnswersRecord
 from search.records.confirmations import keep_attempt
+from search.records.trial import CertificateRecord
 from search.study.belief import Belief
 from search.study.store import TrialStore
 from search.trials import events
@@ -210,16 +211,18 @@ class Certifier:
         caveat = "; ".join(filter(None, caveats)) or None
         certificate = self.evidence(trial).certificate(attempt.rate_per_s, caveat=caveat)
         return trial.changed(
-            certificate=certificate.changed(unseen_every_s=self._unseen_every_s()),
+            certificate=self._with_machine(certificate),
             measurement=self.bench.last_measurement(),
             memory_bytes=self.bench.memory_bytes(trial.served),
         )
 
-    def _unseen_every_s(self) -> float | None:
-        """Return how rare slow phases have to be to be unlikely to be seen; None if enough of them were seen."""
-        if self.belief.speed.slow_phases() >= ENOUGH_PHASES:
-            return None
-        return sum(run.seconds for run in self.bench.runs) / -math.log1p(-self.context.slo.confidence)
+    def _with_machine(self, certificate: CertificateRecord) -> CertificateRecord:
+        """Return the certificate with how rare slow phases have to be to be unlikely to be seen, if few were."""
+        speed = self.belief.speed
+        seen_s = speed.earlier_s + sum(run.seconds for run in self.bench.runs)
+        known = speed.slow_phases() >= ENOUGH_PHASES
+        every_s = None if known else seen_s / -math.log1p(-self.context.slo.confidence)
+        return certificate.changed(unseen_every_s=every_s, earlier_s=round(speed.earlier_s, 1))
 
     def covered_per_s(self, trial: Trial) -> float:
         """Return the certified rate, or as much of it as the trial keeps under the speeds of the whole run.
@@ -240,10 +243,8 @@ class Certifier:
         rate_per_s = self.covered_per_s(trial)
         caveats = (certificate.caveat, None if self.belief.covers(trial, rate_per_s) else NOT_COVERED)
         return trial.changed(
-            certificate=certificate.changed(
-                rate_per_s=rate_per_s,
-                unseen_every_s=self._unseen_every_s(),
-                caveat="; ".join(filter(None, caveats)) or None,
+            certificate=self._with_machine(certificate).changed(
+                rate_per_s=rate_per_s, caveat="; ".join(filter(None, caveats)) or None
             )
         )
 

@@ -212,6 +212,7 @@ class CertificateRecord(Record):
         description="Slow phases of the machine that come less often than once in so many seconds were not seen, "
         "and the rate need not hold in them. null: enough were seen.",
     )
+    earlier_s: float = Field(default=0.0, ge=0, description="Seconds of earlier runs whose slow phases it covers.")
     caveat: str | None = Field(
         default=None, description="Why the certificate is provisional or holds less widely."
     )
@@ -234,9 +235,7 @@ class LoadRunRecord(Record):
     """One load run of a trial, and its verdict on the SLO."""
 
     rate_per_s: Rate
-    latency_ms: float | None = Field(
-        description="At the first limit's quantile; null if too many requests failed."
-    )
+    latency_ms: float | None = Field(description="At the first limit's quantile; null: too many requests failed.")
     met: bool
     trusted: bool = Field(description="False if the client or the machine disturbed the run; see `problems`.")
     answer: Literal["met", "violated", "inconclusive"] | None = Field(

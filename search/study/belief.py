@@ -29,10 +29,10 @@ from search.trials.trial import Trial
 from search.workload import REQUESTS
 
 _ROUNDS, _EXPLAINED = 5, 0.9
-RESAMPLINGS = 100
+RESAMPLINGS, RESAMPLED_S = 100, 120.0
 SURELY = 0.95
-"""A rate is covered if the configuration keeps the limits at it in 95 % of a hundred resamplings of the speeds of
-the run, in blocks of 5 s."""
+"""A rate is covered if the configuration keeps the limits at it in 95 % of a hundred resamplings of the speeds
+seen, in blocks of 5 s: of as many seconds, but two minutes at most, as a limit is to be kept in minutes, too."""
 
 SLOWNESS_ERROR = 0.12
 """ln(slowdown) of a slow phase is known to 12 %, at 95 %: by machines simulated with phases of 0.5 and 0.64 of
@@ -132,7 +132,8 @@ class Belief:
         if late is None:
             late = candidate.late[rate_per_s] = self._late(candidate, machine, rate_per_s)
         blocks = late.shape[1]
-        picked = np.random.default_rng(0).integers(blocks, size=(RESAMPLINGS, blocks))
+        size = RESAMPLINGS, min(blocks, round(RESAMPLED_S / BLOCK_S))
+        picked = np.random.default_rng(0).integers(blocks, size=size)
         sums = late[:, picked].sum(axis=2)  # (1 + limits, resamplings)
         allowed = np.array([limit.allowed for limit in self.surrogate.limits])
         return float(np.mean((sums[1:] <= allowed[:, None] * sums[0]).all(axis=0)))

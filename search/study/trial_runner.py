@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from loadgen.errors import ClientFailed, UserError
 from loadgen.measurement.cpu_contention import none_if_not_watched
@@ -66,11 +67,15 @@ class CannotMeasure(ClientFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRunner(TrialContext):
-    """Runs, records and reports the trials of a search, in this process and by workers."""
+    """Runs, records and reports the trials of a search, in this process and by workers.
+
+    The folder `machine` knows how slow the machine became in earlier runs; None: they do not count.
+    """
 
     store: TrialStore
     pool: WorkerPool | None = None
     despite_noise: bool = False
+    machine: Path | None = None
 
     @property
     def objective(self) -> Objective:

@@ -182,6 +182,7 @@ def ends_of_runs() -> dict[str, Any]:
     cases: dict[str, dict[str, Any]] = {
         "usual": {},
         "once": {"winner": trial(certificate=certificate(runs=1))},
+        "slow phases": {"winner": trial(certificate=certificate().changed(unseen_every_s=27.9, earlier_s=300.0))},
         "default not certified": {"baseline": trial(0, certificate=None, rate_at_limit_per_s=432.0), "gain": None},
         "default is the best": {"winner": trial(0), "baseline": trial(0), "gain": 1.0},
         "no timings": {"winner": trial(measurement=None), "baseline": None, "gain": None},
