@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,8 @@ SLOWNESS_ERROR = 0.12
 """ln(slowdown) of a slow phase is known to 12 %, at 95 %: by machines simulated with phases of 0.5 and 0.64 of
 their speed, certified from the load at other rates and batch sizes."""
 
-_LOWEST = 32.0
-"""If not even a 32nd of the capacity is covered, no rate is: single requests are too slow in slow phases."""
+_STEP, _STEPS = 0.8, 15
+"""If not even a 28th of the capacity is covered, no rate is: single requests are too slow in slow phases."""
 
 DRAWS = 6
 LOOKS_S = (3.0, 5.0, 9.0, 16.0, 28.0, 50.0, 90.0, 160.0, 300.0)
@@ -95,6 +96,7 @@ class Belief:
     _seen: tuple[int, int] = 0, 0  # the runs and profiles by which these candidates are simulated
     _candidates: dict[ServingConfig, _Candidate] = field(default_factory=dict)
     _units: dict[int, Floats] = field(default_factory=dict)
+    _steps: dict[ServingConfig, int] = field(default_factory=dict)  # down to what was covered the last time
 
     def __post_init__(self) -> None:
         self.speed = MachineSpeed(surrogate=self.surrogate, bench=self.bench)
@@ -143,11 +145,16 @@ class Belief:
 
         If there is none, the slow phases count as unseen: the capacity at the usual speed.
         """
-        high = low = most = self.usual_per_s(trial)
-        while not self.covers(trial, low):
-            high, low = low, 0.8 * low
-            if low < most / _LOWEST:
-                return most
+        most = self.usual_per_s(trial)
+        rates = list(accumulate(range(_STEPS), lambda rate, _: _STEP * rate, initial=most))
+        # Most often it is between the same two as before; each rate takes a simulation of all that was seen.
+        step: int | None = self._steps.get(trial.served, 0)
+        if not step or self.covers(trial, rates[step - 1]) or not self.covers(trial, rates[step]):
+            step = next((number for number, rate in enumerate(rates) if self.covers(trial, rate)), None)
+        if step is None:
+            return most
+        self._steps[trial.served] = step
+        high, low = rates[max(0, step - 1)], rates[step]
         while high / low > 1.01:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if self.covers(trial, middle) else (low, middle)

@@ -96,6 +96,8 @@ def test_what_a_later_run_shows_counts_whoever_asks_for_it_first(tmp_path: Path)
     known.bench.measure(600.0, 10.0, 1)
     assert known.speed.slow_phases() == 2, "the phase was split in two"
     assert not known.covers(one, rate_per_s)
+    afresh = Belief(surrogate=known.surrogate, bench=known.bench)
+    assert known.highest_covered(one) == afresh.highest_covered(one) < rate_per_s
 
 
 def test_the_speed_in_each_second_of_the_runs_is_kept_for_the_report(tmp_path: Path) -> None:
