@@ -76,8 +76,14 @@ class LiveDisplay(ABC):
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
+            # Redirected, stderr would print to the console that writes to it: both wait for one lock, for ever.
             self._live = Live(
-                get_renderable=self._drawn, console=self._console, refresh_per_second=4, transient=True
+                get_renderable=self._drawn,
+                console=self._console,
+                refresh_per_second=4,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
             )
             self._live.__enter__()
         return self
