@@ -7,28 +7,24 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from loadgen.errors import BadInput, UserError
+from loadgen.errors import UserError
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
-from model_repo.spec import Engine
 from search.answer.analysis import frontier_of
 from search.answer.conclusion import Conclusion, RunEvidence, conclude
 from search.answer.pauses import pauses_of
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.certification.certify import CertifiedResult, certify_best
 from search.certification.default_rate import with_run_at_default_rate
-from search.certification.queue_policy import cost_of_policy
 from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
 from search.records.recommendation import (
     CostRecord,
     FrontEndRecord,
     FrontierRecord,
-    QueuePolicyRecord,
     SecondsRecord,
     ServedRecord,
 )
-from search.records.run_files import recommendation_if_any
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
@@ -67,8 +63,7 @@ class SearchRequest:
     `price` is that of one replica. With a `rate_to_serve_per_s` the result counts replicas. `hardware` describes
     the machine that measures. `storage` is an Optuna storage URL, None for a file in `directory`; `study` is the
     name in it, None for one after the directory. With `despite_noise`, a search that measures nothing in its first
-    minute goes on. The folder `machine` knows how slow the machine became in earlier runs. The baseline is
-    compared with the same on the engine `without_policy`, if there is one.
+    minute goes on. The folder `machine` knows how slow the machine became in earlier runs.
     """
 
     space: SearchSpace
@@ -85,7 +80,6 @@ class SearchRequest:
     study: str | None = None
     despite_noise: bool = False
     machine: Path | None = None
-    without_policy: Engine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +106,6 @@ class SearchResult:
     contention: CpuContention | None
     conclusion: Conclusion
     front_ends: tuple[FrontEndRecord, ...]
-    queue_policy: QueuePolicyRecord | None
 
     def seconds(self, total_s: float) -> SecondsRecord:
         """Return how a run that took `total_s` in all divides into load, loading of models and the rest."""
@@ -170,11 +163,6 @@ def find_best(
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
         front_ends = _front_ends(runner, served)
-        queue_policy = _known_cost_of_policy(request.directory)
-        if queue_policy is None and request.without_policy is not None and not stop():
-            own = next((one for one in store.trials if one.served == request.space.baseline()), None)
-            queue_policy = cost_of_policy(replace(runner, bench=served), own, request.without_policy)
-            watched.config = None  # what is served now is not what it loaded
         certified = certify_best(runner, search)
         winner = None
         if certified is not None:
@@ -184,15 +172,7 @@ def find_best(
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
     certified = replace(certified, winner=winner)
-    return _result(request, store, certified, served, conclusion, front_ends, queue_policy)
-
-
-def _known_cost_of_policy(directory: Path) -> QueuePolicyRecord | None:
-    """Return what the user's queue policy cost when the run ended before; None if that is not known."""
-    with suppress(BadInput):
-        found = recommendation_if_any(directory)
-        return None if found is None else found.queue_policy
-    return None
+    return _result(request, store, certified, served, conclusion, front_ends)
 
 
 def _front_ends(runner: TrialRunner, bench: RunBench) -> tuple[FrontEndRecord, ...]:
@@ -247,7 +227,6 @@ def _result(
     bench: RunBench,
     conclusion: Conclusion,
     front_ends: tuple[FrontEndRecord, ...],
-    queue_policy: QueuePolicyRecord | None,
 ) -> SearchResult:
     objective, spent = request.objective, bench.spent
     winner, baseline = certified.winner, certified.baseline
@@ -277,5 +256,4 @@ def _result(
         contention=none_if_not_watched(spent.contention),
         conclusion=conclusion,
         front_ends=front_ends,
-        queue_policy=queue_policy,
     )

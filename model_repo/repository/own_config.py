@@ -18,7 +18,6 @@ from model_repo.spec import OwnModel, ServingConfig
 GROUPS, BATCHER, WARMUP = "instance_group", "dynamic_batching", "model_warmup"
 _PARAMETERS, _ACCELERATOR = "parameters.", "_execution_accelerator"
 _WITHOUT_GPUS = ("KIND_CPU", "KIND_MODEL")
-_POLICY = ("default_queue_policy", "priority_queue_policy", "default_priority_level", "priority_levels")
 DELAY, PREFERRED = _BATCHING = ("max_queue_delay_microseconds", "preferred_batch_size")
 
 
@@ -83,13 +82,6 @@ def shared_out(total: int, given: tuple[int, ...]) -> tuple[int, ...]:
         short = [share / (count + 1) for share, count in zip(given, counts, strict=True)]
         counts[short.index(max(short))] += 1
     return given if total == sum(given) else tuple(counts)
-
-
-def without_queue_policy(text: str) -> str:
-    """Return the text of a configuration with no queue policy and no priorities. Raises ValueError."""
-    for name in _POLICY:
-        text = with_bodies(text, BATCHER, [without_field(body, name) for body in bodies(text, BATCHER)])
-    return text
 
 
 def with_value(text: str, path: str, value: str) -> str:

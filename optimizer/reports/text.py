@@ -130,8 +130,6 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
         yield f"Slow phases of the machine that come less than once in {seconds} are not covered."
     if certificate is not None and certificate.earlier_s:
         yield f"Slow phases in {format_seconds(certificate.earlier_s)} of load of earlier runs are covered, too."
-    if found.queue_policy is not None:
-        yield found.queue_policy.text
     default = None if found.baseline is None else found.baseline.certificate
     seen = [None if one is None else one.contention for one in (certificate, default)]
     short = baseline_words(found.winner.config, "Triton's default")

@@ -12,7 +12,6 @@ from typing import Any
 from loadgen.errors import BadInput
 from loadgen.files import sha256_of
 from model_repo.errors import ModelLoadFailed
-from model_repo.repository.own_config import without_queue_policy
 from model_repo.repository.own_model import (
     CONFIG_FILE,
     check_counts,
@@ -129,7 +128,7 @@ def own_engines(
             batching=AS_IT_IS,
         )
     for model, one in found.items():
-        _warn(model, one.text, on_event, measured=one.why is None and not engine.is_ensemble)
+        _warn(model, one.text, on_event)
     optional = _optional(found[name].text)
     engines = tuple(_with_shapes(one, config, optional) for one in (engine, *others))
     _check_batch(engine, config)
@@ -259,15 +258,8 @@ def _checksum(folders: Sequence[Path]) -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def without_policy(engine: Engine) -> Engine | None:
-    """Return a user's own engine without its queue policy; None if there is none that holds requests back."""
-    if engine.own is None or not _policy_fields(engine.own.text):
-        return None
-    return replace(engine, own=replace(engine.own, text=without_queue_policy(engine.own.text)))
-
-
-def _policy_fields(text: str) -> tuple[str, ...]:
-    """Return the fields that are set with which Triton may hold requests back until the next one comes."""
+def _warn(model: str, text: str, on_event: OnEvent) -> None:
+    """Note the fields that are set with which Triton may hold requests back until the next one comes."""
     batcher = parse_own(text).dynamic_batching
     policy = batcher.default_queue_policy
     found = {
@@ -275,17 +267,10 @@ def _policy_fields(text: str) -> tuple[str, ...]:
         "default_timeout_microseconds": policy.default_timeout_microseconds,
         "priority_levels": batcher.priority_levels,
     }
-    return tuple(name for name, value in found.items() if value)
-
-
-def _warn(model: str, text: str, on_event: OnEvent, *, measured: bool) -> None:
-    """Note the fields that make requests wait. `measured`: what they cost is measured, if there is time."""
-    stays = "what it costs is measured if there is time" if measured else "try without it, too"
-    for name in _policy_fields(text):
-        words = (
-            f"{model}/{CONFIG_FILE} sets {name}: with it Triton may hold requests back until the next one comes"
-        )
-        on_event(events.Note(text=f"{words}, up to 500 ms. It stays; {stays}.", warning=True))
+    for name in filter(found.get, found):
+        why = "with it Triton may hold requests back until the next one comes, up to 500 ms"
+        text = f"{model}/{CONFIG_FILE} sets {name}: {why}. It stays; try without it, too."
+        on_event(events.Note(text=text, warning=True))
 
 
 def _optional(text: str) -> frozenset[str]:

@@ -27,7 +27,7 @@ from optimizer.model_source import label_of
 from optimizer.profiling.breakdown import time_use_of
 from optimizer.run.bundle import bundle_run
 from optimizer.run.coordinator import workers_for
-from optimizer.run.own_model import AskServer, without_policy
+from optimizer.run.own_model import AskServer
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
 from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_diff, write_recommendation
 from optimizer.run.serving import check_server, completed_configs, serving_bench
@@ -162,7 +162,6 @@ def _search_request(config: OptimizeConfig, prepared: Prepared, workload: Worklo
         storage=config.storage,
         study=config.study,
         despite_noise=config.despite_noise,
-        without_policy=without_policy(prepared.engines[0]),
     )
 
 

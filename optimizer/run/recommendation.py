@@ -109,7 +109,6 @@ def recommendation_record(
         accuracy=prepared.accuracy,
         standalone_per_s=_standalone_per_s(config, result.winner),
         front_ends=result.front_ends,
-        queue_policy=result.queue_policy,
         time_use=time_use,
     )
 

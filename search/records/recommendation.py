@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
-from loadgen.records.formats import format_ms, format_rate
-from loadgen.spec.limits import quantile_name
 from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol, Runtime, ServerKind
 from search.cost.cost import PriceRecord
@@ -17,7 +15,10 @@ from search.record import Rate, Record, Sha256, Version
 from search.records.accuracy import AccuracyRecord
 from search.records.engine_profile import TimeUseRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
-from search.records.trial import SCHEMA_VERSION, ConfigRecord, LoadRunRecord, TrialRecord
+from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
+
+EARLIER_FIELDS = frozenset({"queue_policy"})
+"""Fields that earlier versions wrote into the recommendation; they are passed over."""
 
 
 class CostRecord(Record):
@@ -89,25 +90,6 @@ class FrontEndRecord(Record):
     protocol: Protocol
     shared_memory: SharedMemory
     requests_per_s: Rate
-
-
-class QueuePolicyRecord(Record):
-    """Load runs at one rate on the user's own configuration with its queue policy, and without, in turn."""
-
-    quantile: float = Field(gt=0, lt=1)
-    rate_per_s: Rate
-    with_it: tuple[LoadRunRecord, ...]
-    without: tuple[LoadRunRecord, ...]
-
-    @property
-    def text(self) -> str:
-        """What it costs, in a sentence; runs that are not trusted are left out."""
-        both = [
-            " and ".join(format_ms(run.latency_ms) for run in runs if run.trusted) or "unknown"
-            for runs in (self.with_it, self.without)
-        ]
-        latency = f"{quantile_name(self.quantile)} of your own configuration at {format_rate(self.rate_per_s)}/s"
-        return f"{latency}, in ms: {both[0]} with its queue policy and priorities, {both[1]} without."
 
 
 class RuntimeRecord(Record):
@@ -229,12 +211,16 @@ class RecommendationRecord(OutcomeRecord):
         default=(),
         description="Measured if the best trial kept less than 40 % of `standalone_per_s`, if the server is ours.",
     )
-    queue_policy: QueuePolicyRecord | None = Field(
-        default=None, description="With --repository, if the user's configuration has one and there was time."
-    )
     time_use: TimeUseRecord | None = Field(
         default=None, description="How a request's time divides; null if the server gave no timings."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_fields_of_earlier_versions(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if name not in EARLIER_FIELDS}
 
 
 AnyRecommendation = RecommendationRecord | NoRecommendationRecord

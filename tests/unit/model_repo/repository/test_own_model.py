@@ -8,7 +8,7 @@ from own_repositories import BACKENDS, PYTHON, fingerprint, may_not_write, pytho
 
 from model_repo.errors import RepositoryWriteFailed
 from model_repo.repository.config_pbtxt import parse_config_pbtxt, render_config_pbtxt
-from model_repo.repository.own_config import shared_out, with_parameter, with_value, without_queue_policy
+from model_repo.repository.own_config import shared_out, with_parameter, with_value
 from model_repo.repository.own_model import completed, own_engine, own_files, parse_own, unread_engine
 from model_repo.repository.write import LINKED_BYTES, keep_own, write_final_repository, write_repository
 from model_repo.spec import ServingConfig
@@ -157,21 +157,6 @@ def test_a_batcher_with_other_duties_stays_without_batching(tmp_path: Path, more
     assert message.HasField("dynamic_batching") == bool(more)
     assert message.max_batch_size == (1 if more else 8)
     assert not message.dynamic_batching.preferred_batch_size
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "priority_levels: 2 default_priority_level: 1",
-        "default_queue_policy { max_queue_size: 9 } priority_levels: 2 priority_queue_policy { key: 1 value {} }",
-    ],
-)
-def test_the_queue_policy_alone_goes(policy: str) -> None:
-    text = f"# ours\ndynamic_batching {{ {policy} preserve_ordering: true }}\nfrom_the_future {{ knob: 3 }}\n"
-    without = without_queue_policy(text)
-    assert str(parse_own(without).dynamic_batching).split() == ["preserve_ordering:", "true"]
-    assert without.partition("{")[0] == text.partition("{")[0]
-    assert without.endswith(" preserve_ordering: true }\nfrom_the_future { knob: 3 }\n")
 
 
 ACCELERATOR = "optimization.execution_accelerators.gpu_execution_accelerator"
