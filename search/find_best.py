@@ -15,7 +15,6 @@ from search.answer.conclusion import Conclusion, RunEvidence, conclude
 from search.answer.pauses import pauses_of
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.certification.certify import CertifiedResult, certify_best
-from search.certification.default_rate import with_run_at_default_rate
 from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
 from search.records.recommendation import (
@@ -164,14 +163,11 @@ def find_best(
         on_event(events.PhaseStarted(name="certify"))
         front_ends = _front_ends(runner, served)
         certified = certify_best(runner, search)
-        winner = None
-        if certified is not None:
-            winner = with_run_at_default_rate(certified, replace(runner, bench=served))
+    winner = None if certified is None else certified.winner
     conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
-    if certified is None or winner is None:
+    if certified is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
-    certified = replace(certified, winner=winner)
     return _result(request, store, certified, served, conclusion, front_ends)
 
 

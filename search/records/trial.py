@@ -315,8 +315,7 @@ class TrialRecord(Record):
     certificate: CertificateRecord | None
     load_runs: tuple[LoadRunRecord, ...] = Field(
         default=(),
-        description="The winner in recommendation.json may have one more, at the certified rate of the default, "
-        "to compare latencies.",
+        description="The winner of an earlier version may have one more, at the certified rate of the default.",
     )
     memory_bytes: int | None = Field(
         default=None, description="Peak memory of the server and its models; null if not measured."
