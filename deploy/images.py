@@ -157,12 +157,6 @@ def client_pins() -> Pins:
     return installed_pins(CLIENT)
 
 
-@functools.cache
-def search_pins() -> Pins:
-    """Return what a whole installation with the embedded server needs."""
-    return {name: version for name, version in installed_pins(["tritune[embedded]"]).items() if name != "tritune"}
-
-
 def imported_distributions(engine: Engine) -> list[str]:
     """Return the installed distributions that Python files of a user's own models import by name; else none."""
     found: set[str] = set()
@@ -225,14 +219,13 @@ class Sources:
     python: str  # such as 3.11
     server: Pins
     client: Pins
-    search: Pins
     wheel_name: str
     wheel: bytes = field(repr=False)
 
     @property
     def constraints(self) -> str:
         """Return the text of `constraints.txt`: one `NAME==VERSION` per line."""
-        pins = {**self.search, **self.client, **self.server}
+        pins = {**self.client, **self.server}
         return "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
 
 
@@ -256,7 +249,6 @@ def installed_sources(found: RecommendationRecord, engine: Engine) -> Sources:
         if measured is not None and measured.packages
         else server_pins(engine.backend, gpu=engine.device == "gpu", more=imported_distributions(engine)),
         client=client_pins(),
-        search=search_pins(),
         wheel_name=wheel_name(),
         wheel=own_wheel(),
     )

@@ -121,11 +121,6 @@ class Plan:
         return self.runtime.runtime != "native"
 
     @property
-    def searches_again(self) -> bool:
-        """True if workers elsewhere can search for this model: not for one of the user's own repository."""
-        return self.config.engine.own is None
-
-    @property
     def offers_native(self) -> bool:
         """True if there is a native backend besides what was measured."""
         return self.builds_image and self.image is not None
@@ -146,11 +141,6 @@ class Plan:
     def loadtest_image(self) -> str:
         """Return the name of the smoke test's image."""
         return f"{self._prefix}tritune-loadtest:{self.found.tritune_version}"
-
-    @property
-    def worker_image(self) -> str:
-        """Return the name of the image of a search's workers."""
-        return f"{self._prefix}tritune-worker:{self.found.tritune_version}"
 
     @property
     def runtime_words(self) -> str:

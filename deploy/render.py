@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -35,9 +34,6 @@ NATIVE_REPOSITORY = "model_repository_native"
 RULES_FILE = "prometheus-rules.yaml"
 DASHBOARD_FILE = "grafana-dashboard.json"
 README_FILE = "README.md"
-
-FACTORY = r"[\w.]+:\w+"
-"""A model that `package.module:callable` makes, instead of a file."""
 
 BEHAVIOR = Markup("""\
 # Up at once; down by one replica a minute, when ten minutes have not needed it.
@@ -94,7 +90,6 @@ def _chosen(plan: Plan, targets: Collection[Target]) -> Iterator[str]:
     """Yield the files of these targets, and the recipes of the images, which have a template of the same path."""
     left_out = (
         *(() if plan.offers_native else ("native",)),
-        *(() if plan.searches_again else ("kubernetes/search/", "images/worker")),
         *(() if plan.builds_image else ("images/triton",)),
     )
     for template in _environment(markdown=False).list_templates(extensions=["j2"]):
@@ -139,9 +134,6 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "base": base_image(plan.sources, plan.config.engine),
         "check": check_for(plan.smoke, plan.certificate.rate_per_s),
         "quantile_name": quantile_option(found.slo.first.quantile),
-        "worker_model": found.model.file
-        if re.fullmatch(FACTORY, found.model.file)
-        else f"/model/{found.model.file}",
         "budget": f"{plan.error_budget:g}",
         "budget_percent": f"{100 * plan.error_budget:g}",
         "scrape_s": f"{SCRAPE_INTERVAL_S:g}",

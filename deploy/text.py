@@ -29,7 +29,6 @@ def figures(plan: Plan) -> dict[str, str]:
         "p99_high": format_ms(certificate.first.latency_high_ms),
         "limit_ms": f"{found.slo.first.limit_ms:.9g}",
         "slo": found.slo.text,
-        "limit_options": " ".join(limit.option.replace("=", " ") for limit in found.slo.limits),
         "further_words": "".join(f"; {_latency_words(seen)}" for seen in certificate.latencies[1:]),
         "usd_per_hour": f"{cost.price.usd_per_hour:.9g}",
         "price_words": _price_words(plan),

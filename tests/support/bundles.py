@@ -75,7 +75,6 @@ SOURCES = Sources(
     python="3.11",
     server={"numpy": "1.26.4", "nvidia-pytriton": "0.7.0", "onnxruntime-gpu": "1.31.1"},
     client={"locust": "2.47.0", "numpy": "1.26.4"},
-    search={"locust": "2.47.0", "numpy": "1.26.4", "optuna": "5.0.0"},
     wheel_name="tritune-0.1.0-py3-none-any.whl",
     wheel=b"no wheel",
 )

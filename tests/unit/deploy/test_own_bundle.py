@@ -42,7 +42,7 @@ def test_a_container_that_was_measured_is_deployed(tmp_path: Path) -> None:
     (tmp_path / "forest" / "2").mkdir()
     bundle = bundle_from_recommendation(found_on("docker", image="registry.example/triton:9"), config)
     assert bundle.texts["model_repository/forest/2/.keep"] == ""
-    assert not [path for path in bundle.texts if "native" in path or "search" in path or "worker" in path]
+    assert not [path for path in bundle.texts if "native" in path]
 
 
 def test_a_program_stays_one(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from deploy.images import client_pins, installed_pins, search_pins, server_pins
+from deploy.images import client_pins, installed_pins, server_pins
 
 
 def test_the_server_gets_triton_numpy_and_its_library_alone() -> None:
@@ -20,12 +20,6 @@ def test_the_client_needs_no_library_of_models_and_no_search() -> None:
     pins = client_pins()
     assert {"locust", "gevent", "numpy", "grpcio", "click"} <= set(pins)
     assert not {"onnx", "onnxruntime-gpu", "numba", "llvmlite", "optuna", "nvidia-pytriton", "tritune"} & set(pins)
-
-
-def test_a_worker_needs_all_of_it() -> None:
-    assert set(client_pins()) | set(server_pins("onnxruntime", gpu=True)) | {"optuna", "numba"} <= set(
-        search_pins()
-    )
 
 
 def test_extras_count_where_they_are_asked_for() -> None:

@@ -1,5 +1,5 @@
 # The server that was measured: Triton 2.51.0, ONNX Runtime 1.31.1 in its Python backend.
-# Beside this file:  docker build -f triton.Dockerfile -t small-cnn-triton:9c711819dc3e .
+# Beside this file:  docker build -f triton.Dockerfile -t small-cnn-triton:52b732a99c0a .
 FROM python:3.11-slim
 ENV HOME=/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 ORT_DISABLE_TELEMETRY=1
 WORKDIR /install

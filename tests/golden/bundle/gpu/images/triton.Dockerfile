@@ -1,5 +1,5 @@
 # The server that was measured: Triton (version unknown), TensorRT 10.9.0.34 in its Python backend.
-# Beside this file:  docker build -f triton.Dockerfile -t m-triton:f6a56cb41b17 .
+# Beside this file:  docker build -f triton.Dockerfile -t m-triton:3772486a4ecd .
 FROM python:3.11-slim-bookworm AS python
 FROM nvidia/cuda:13.0.1-base-ubuntu24.04
 COPY --from=python /usr/local /usr/local
