@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from loadgen.processes import scratch_folder
 from model_repo.spec import weights_name
-from optimizer.batching.inner_tensors import common_inner_tensors, write_exposing
 from optimizer.batching.proof import Proof, check_runs_whole, prove_batching
 from optimizer.batching.rewrite import BATCH, free_batch
 from optimizer.batching.rows import Disproved
@@ -50,7 +48,6 @@ ROW_TOLERANCE_LOW_PRECISION = 3e-2
 """Rows may differ by 1e-3 of the largest value, or by 3e-2 if the model has half-precision weights or quantized
 operators: half precision rounds at 1e-3, and quantized values jump to the next step."""
 _LOW_PRECISION = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinear")
-PROBES = 64
 _BATCH_NAME = re.compile(r"batch|^(?:n|b|bs)$", re.IGNORECASE)
 
 
@@ -180,26 +177,15 @@ def _proven_or_not(
 
 
 def _prove(reference: Model, candidate: Model, given: Sequence[Tensors], *, coarse: bool) -> Proof:
-    with scratch_folder("probe") as folder:
-
-        def probes() -> tuple[Path, Path, list[str]]:
-            inner = common_inner_tensors(candidate.graph.outline, reference.graph.outline)
-            names = inner[:: -max(1, len(inner) // PROBES)][::-1]
-            copies = [Path(folder, kind, "model.onnx") for kind in ("reference", "candidate")]
-            for model, copy in zip((reference, candidate), copies, strict=True):
-                write_exposing(model, names, copy)
-            return copies[0], copies[1], names
-
-        return prove_batching(
-            reference.path,
-            candidate.path,
-            candidate.all_inputs,
-            given=given,
-            rows=reference.fixed_rows,
-            tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
-            same_level=coarse,
-            probes=probes,
-        )
+    return prove_batching(
+        reference.path,
+        candidate.path,
+        candidate.all_inputs,
+        given=given,
+        rows=reference.fixed_rows,
+        tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
+        same_level=coarse,
+    )
 
 
 def _is_low_precision(proto: ModelProto) -> bool:

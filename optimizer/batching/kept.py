@@ -13,7 +13,7 @@ from loadgen.errors import BadInput
 from loadgen.files import checksum, sha256_of
 from optimizer.batching.carried import carried
 from optimizer.batching.dynamic_batch import Action, Batching, dynamic_batch, served_model
-from optimizer.batching.proof import SPREAD_SAMPLES
+from optimizer.batching.proof import GIVEN_SAMPLES
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
 from optimizer.model.files import Graph, external_files, load_proto
 from optimizer.model.onnx_model import Model, ModelRecord, read_model
@@ -116,13 +116,13 @@ def _given(model: Model, shapes: Mapping[str, tuple[int, ...]], data: Path | Non
     Raises BadInput if texts have no samples that fit.
     """
     try:
-        return model, given_samples(model, data, SPREAD_SAMPLES)
+        return model, given_samples(model, data, GIVEN_SAMPLES)
     except (BadInput, MemoryError):
         if not model.takes_texts:
             return model, None  # the load's own check knows whether the model takes the data
         whole, given = replace(model, batch="none"), None
         with suppress(BadInput, MemoryError):
-            given = given_samples(whole, data, SPREAD_SAMPLES)
+            given = given_samples(whole, data, GIVEN_SAMPLES)
         if given is None:
             raise
     first = next(tensor for tensor in model.all_inputs if tensor.datatype == "BYTES")

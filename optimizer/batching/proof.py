@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,15 +28,8 @@ DISTINCT = 5.0
 """Results more than 5 tolerances apart are distinct, so that mixed-up rows would be noticed; closer ones prove
 nothing."""
 
-SPREADS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""If neither outputs nor a tensor inside tell samples apart, as in decision trees, larger ones are tried."""
-
-SPREAD_SAMPLES, SPREAD_PAIRS = 16, 1 / 3
-"""Of 16 samples, a third of the pairs have to differ: a tree with two leaves has two outputs only."""
-
-PROOF_ELEMENTS = 4096
-"""At most 4096 elements per sample of an inner tensor are compared; dozens of whole layers would fill the
-memory."""
+GIVEN_SAMPLES, GIVEN_PAIRS = 16, 1 / 3
+"""Of 16 given samples, a third of the pairs have to differ: a tree with two leaves has two outputs only."""
 
 _NOTHING = "its outputs hardly depend on its inputs, so nothing can be compared"
 _EQUAL = "the same in all given inputs, so mixed-up rows of it would go unnoticed"
@@ -64,7 +57,6 @@ def prove_batching(
     rows: int = 1,
     tolerance: float,
     same_level: bool,
-    probes: Callable[[], tuple[Path, Path, Sequence[str]]],
 ) -> Proof:
     """Run both files on the same samples, one by one and in batches, and compare row by row.
 
@@ -73,13 +65,11 @@ def prove_batching(
 
     `original`, which takes `rows` samples at a time, and `candidate` may be the same file. `tolerance` is relative
     to the largest value of an output; for `same_level` see `sample`. If samples give nearly the same output (as
-    with untrained weights), mixed-up rows would go unnoticed. Then `probes` makes copies of both files that
-    return inner tensors too, and returns the names of these in the order of computation; the last one that still
-    distinguishes the samples is compared as well.
+    with untrained weights), mixed-up rows would go unnoticed, and nothing is proven.
     """
     compare_batches = partial(_compare_batches, original, candidate, rows=rows, tolerance=tolerance)
     try:
-        samples, reference, only_given = _samples_alone(original, inputs, given, rows, same_level=same_level)
+        samples, reference = _samples_alone(original, inputs, given, rows, same_level=same_level)
         began_s = time.monotonic()
         compare_batches(samples, reference)
         row_s = (time.monotonic() - began_s) / (rows + sum(PROOF_SIZES))
@@ -88,17 +78,16 @@ def prove_batching(
             largest = 0
         told = any(_tells_apart(reference, name, tolerance) for name in reference[0])
         compared = "at its outputs" if told else ""
-        compare_many = partial(_compare_many, compare_batches, candidate, largest=largest, tolerance=tolerance)
         if given and not (same_level and told):
             given, alone = given[: max(PROOF_SAMPLES, int(PROOF_S / row_s))], list[Tensors]()
             with suppress(DoesNotRun):  # the load will show it
                 given, alone = those_that_run(original, given, rows)
-            if alone and compare_many(given, alone):
-                compared = "at its outputs for the given inputs"
-        if not compared:
-            compared = _compare_inside(*probes(), samples, rows, tolerance)
-        spread = not (compared or same_level or only_given)
-        compared = _compare_spread(original, inputs, rows, compare_many) if spread else compared
+            if alone:
+                compare_batches(given, alone, sizes=(*PROOF_SIZES, GIVEN_SAMPLES))
+                if largest > GIVEN_SAMPLES:
+                    _compare_largest(candidate, given, alone, largest, tolerance)
+                if any(_tells_apart(alone, name, tolerance, pairs=GIVEN_PAIRS) for name in alone[0]):
+                    compared = "at its outputs for the given inputs"
         if not compared:
             raise Disproved(f"{_NOTHING} ({'samples that differ more' if given else '--input-data'} may help)")
     except Disproved as why:
@@ -109,12 +98,12 @@ def prove_batching(
 
 def _samples_alone(
     original: Path, inputs: Sequence[ModelTensor], given: Sequence[Tensors], rows: int, *, same_level: bool
-) -> tuple[list[Tensors], list[Tensors], bool]:
-    """Return samples, their results alone, and True if they are given ones, because random ones do not run."""
+) -> tuple[list[Tensors], list[Tensors]]:
+    """Return samples and their results alone; given ones if random ones do not run."""
     if all(tensor.datatype != "BYTES" for tensor in inputs):
         samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
         try:
-            return samples, alone_of(original, samples, rows), False
+            return samples, alone_of(original, samples, rows)
         except DoesNotRun:
             if not given:
                 raise
@@ -122,7 +111,7 @@ def _samples_alone(
     for name in (tensor.name for tensor in inputs if tensor.datatype == "BYTES"):
         if all(np.array_equal(one[name], running[0][name]) for one in running):
             raise Disproved(f"{name} is {_EQUAL} (samples that differ more may help)")
-    return running[:PROOF_SAMPLES], alone[:PROOF_SAMPLES], True
+    return running[:PROOF_SAMPLES], alone[:PROOF_SAMPLES]
 
 
 def _largest(inputs: Tensors, outputs: Tensors, row_s: float) -> int:
@@ -162,12 +151,10 @@ def check_runs_whole(path: Path, inputs: Sequence[ModelTensor], given: Sequence[
         run_on(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
 
 
-def sample(
-    inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False, spread: float = 1.0
-) -> Tensors:
+def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False) -> Tensors:
     """Return random inputs with a leading 1, or with their own leading size if `whole`. Raises Disproved.
 
-    Floats are `spread` times as large. Seeds differ in level and spread too, lest averages make them alike; with
+    Seeds differ in level and spread too, lest averages make them alike; with
     `same_level` they do not, because quantized models scale a whole batch by its largest value. Integers other
     than UINT8 are 0 or 1: a valid token, mask and segment in any model.
     """
@@ -179,7 +166,7 @@ def sample(
         shape = tuple(int(size) for size in sizes)
         if tensor.datatype in _FLOATS:
             values = random.standard_normal(shape) * (1 + level) / 2 + level / 2
-            feed[tensor.name] = (spread * values).astype(_FLOATS[tensor.datatype])
+            feed[tensor.name] = values.astype(_FLOATS[tensor.datatype])
         elif tensor.datatype in _INTEGERS:
             chosen = random.random(shape) < 0.35 + 0.15 * seed
             feed[tensor.name] = chosen.astype(_INTEGERS[tensor.datatype])
@@ -215,35 +202,6 @@ def _share(answers: Iterable[Any]) -> float:
     return float(np.mean(list(answers) or [0.0]))  # one sample has no pairs
 
 
-def _compare_inside(
-    original: Path,
-    candidate: Path,
-    names: Sequence[str],
-    samples: Sequence[Tensors],
-    rows: int,
-    tolerance: float,
-) -> str:
-    """Compare the last inner tensor that distinguishes the samples; return its place in words, "" for none.
-
-    Raises Disproved.
-    """
-    reference = alone_of(original, samples, rows, thinned_to=PROOF_ELEMENTS)
-    telling = [
-        name
-        for name in names
-        if name in reference[0]
-        and reference[0][name].shape[:1] == (1,)
-        and _tells_apart(reference, name, tolerance)
-    ]
-    if not telling:
-        return ""
-    witness = telling[-1]
-    inner = [{witness: result[witness]} for result in reference]
-    results = rows_of(candidate, samples, [witness], sizes=PROOF_SIZES, thinned_to=PROOF_ELEMENTS)
-    _compare(inner, results, tolerance)
-    return f"at {witness} inside (its outputs hardly differ between samples)"
-
-
 def _compare_batches(
     original: Path,
     candidate: Path,
@@ -259,42 +217,3 @@ def _compare_batches(
     if rows > 1:
         _compare(reference, rows_of(original, samples, names, sizes=(rows,)), tolerance)
     _compare(reference, rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance)
-
-
-def _compare_many(
-    compare_batches: Callable[..., None],
-    candidate: Path,
-    samples: Sequence[Tensors],
-    reference: list[Tensors],
-    *,
-    largest: int,
-    tolerance: float,
-) -> bool:
-    """Compare more samples; True if an output distinguishes enough of them. Raises Disproved."""
-    compare_batches(samples, reference, sizes=(*PROOF_SIZES, SPREAD_SAMPLES))
-    if largest > SPREAD_SAMPLES:
-        _compare_largest(candidate, samples, reference, largest, tolerance)
-    return any(_tells_apart(reference, name, tolerance, pairs=SPREAD_PAIRS) for name in reference[0])
-
-
-def _compare_spread(
-    original: Path,
-    inputs: Sequence[ModelTensor],
-    rows: int,
-    compare_many: Callable[[Sequence[Tensors], list[Tensors]], bool],
-) -> str:
-    """Compare outputs for larger and larger samples; return what was compared, in words.
-
-    "" if no outputs tell samples apart. Raises Disproved.
-    """
-    told = 0.0
-    for spread in SPREADS:
-        samples = [sample(inputs, seed, same_level=False, spread=spread) for seed in range(SPREAD_SAMPLES)]
-        reference = alone_of(original, samples, rows)
-        if not all(
-            np.isfinite(array).all() for one in reference for array in one.values() if array.dtype.kind == "f"
-        ):
-            break
-        if compare_many(samples, reference):
-            told = spread
-    return f"at its outputs for inputs up to {told:g} times as large" if told else ""

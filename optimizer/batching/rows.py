@@ -21,18 +21,18 @@ class DoesNotRun(Disproved):
     """ONNX Runtime refuses these samples."""
 
 
-def run_on(path: Path, feeds: Sequence[Tensors], what: str, *, thinned_to: int | None = None) -> list[Tensors]:
+def run_on(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
     """Run the file on each of `feeds`. Raises DoesNotRun; `what` says what could not be run."""
     try:
-        return run_model(path, feeds, thinned_to=thinned_to)
+        return run_model(path, feeds)
     except RunFailed as error:
         raise DoesNotRun(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
 
 
-def alone_of(path: Path, samples: Sequence[Tensors], rows: int, *, thinned_to: int | None = None) -> list[Tensors]:
+def alone_of(path: Path, samples: Sequence[Tensors], rows: int) -> list[Tensors]:
     """Return each sample's own results: those of the first row, if the file takes `rows` samples at a time."""
     turns = [joined([*samples[first:], *samples[:first]], rows) for first in range(len(samples))]
-    done = run_on(path, turns, "its own batch" if rows > 1 else "one sample by itself", thinned_to=thinned_to)
+    done = run_on(path, turns, "its own batch" if rows > 1 else "one sample by itself")
     return [
         {name: array[: max(1, len(array) // rows)] if array.ndim else array for name, array in one.items()}
         for one in done
@@ -66,7 +66,6 @@ def rows_of(
     *,
     sizes: Sequence[int],
     alone: bool = False,
-    thinned_to: int | None = None,
 ) -> list[tuple[str, list[Tensors]]]:
     """Run the samples, round and round, in batches of these sizes, and each alone if `alone`.
 
@@ -74,7 +73,7 @@ def rows_of(
     """
     batches = [joined(samples, size) for size in sizes]
     single = samples if alone else ()
-    done = run_on(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}", thinned_to=thinned_to)
+    done = run_on(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}")
     found = [("alone", done[: len(single)])] if alone else []
     for size, together in zip(sizes, done[len(single) :], strict=True):
         for name in names:

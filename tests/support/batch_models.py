@@ -213,33 +213,6 @@ def constant_output(path: Path) -> Path:
     return write(path, nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {"zeros": np.zeros(4, np.float32)})
 
 
-def stump(path: Path, *, mixes_above: int = 2**30) -> Path:
-    """A decision at 20, which ordinary numbers do not reach; in larger batches, the highest of the batch."""
-    nodes = [
-        node("Greater", "x edge", "over"),
-        node("Cast", "over", "left", to=TensorProto.FLOAT),
-        node("ReduceMax", "left", "highest", axes=[0], keepdims=1),
-        node("Shape", "x", "rows", end=1),
-        node("Greater", "rows limit", "large"),
-        node("Cast", "large", "flag", to=TensorProto.FLOAT),
-        node("Mul", "highest flag", "mixed"),
-        node("Max", "left mixed", "y"),
-    ]
-    constants = {"edge": np.array([[20]], np.float32), "limit": ints(mixes_above)}
-    return write(path, nodes, {"x": ["N", 1]}, {"y": ["N", 1]}, constants)
-
-
-def saturated(path: Path, *, batch: int | str) -> Path:
-    """Equal scores for all classes, as with untrained weights; samples differ only in inner tensors."""
-    nodes = [
-        node("MatMul", "x w", "inner"),
-        node("MatMul", "inner ones", "scores"),
-        node("Softmax", "scores", "y"),
-    ]
-    constants = {"w": draw(4, 4), "ones": np.ones((4, 3), np.float32)}
-    return write(path, nodes, {"x": [batch, 4]}, {"y": [batch, 3]}, constants)
-
-
 def opset_6(path: Path) -> Path:
     """An Add with the broadcast attribute of old, and its constant listed among the inputs."""
     nodes = [node("Add", "x bias", "y", broadcast=1)]

@@ -76,7 +76,6 @@ def test_a_batch_fixed_at_1_is_rewritten(tmp_path: Path, make: Any) -> None:
     "make",
     [
         lambda path, rows: small_cnn(path, batch=rows),
-        lambda path, rows: batch_models.saturated(path, batch=rows),
         batch_models.heads_folded_into_batch,
         batch_models.sequence_joined_with_batch,
         batch_models.class_token,
@@ -131,8 +130,6 @@ def test_weights_outside_the_file_travel_with_the_rewritten_one(tmp_path: Path) 
         (lambda path: batch_models.mixing_at(path, 4, "Greater"), "in a batch of 64: output y"),
         (batch_models.summed, "output y has shape (1, 4) for a batch of 2"),
         (batch_models.constant_output, "its outputs hardly depend on its inputs"),
-        (lambda path: batch_models.stump(path, mixes_above=1), "comes out differently in a batch of"),
-        (lambda path: batch_models.stump(path, mixes_above=16), "comes out differently in a batch of"),
         (lambda path: batch_models.mixing(path, batch=8), "sample 1 comes out differently"),
         (lambda path: batch_models.offset_by_place(path, 8), "comes out differently in a batch of 8: output y"),
         (batch_models.turned, "not one batch (x: 8, y: 4)"),
@@ -146,11 +143,6 @@ def test_what_is_not_a_batch_is_served_whole(tmp_path: Path, make: Any, why: str
     assert all(spec.concrete_shape is not None for spec in done.model.inputs)
     assert len(done.model.inputs[0].shape) == len(done.model.all_inputs[0].dims)
     assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_a_decision_tree_is_proven_on_numbers_that_reach_its_decisions(tmp_path: Path) -> None:
-    done = batching(batch_models.stump(tmp_path / "m.onnx"))
-    assert (done.action, done.model.batched) == ("kept", True)
 
 
 def test_a_sequence_in_front_is_noticed_and_needs_a_length(tmp_path: Path) -> None:
@@ -174,24 +166,6 @@ def test_a_size_that_an_exporter_fixed_without_saying_so(tmp_path: Path) -> None
     assert "does not run as it is" in caught.value.what
     assert "x (1, 3, 4)" in caught.value.what
     assert batching(path, {"x": (5, 4)}).action == "kept"
-
-
-@pytest.mark.parametrize("batch", [1, "N"])
-def test_outputs_that_never_change_are_compared_inside(tmp_path: Path, batch: int | str) -> None:
-    done = batching(batch_models.saturated(tmp_path / "m.onnx", batch=batch))
-    assert done.model.batched
-    assert "compared at scores inside" in done.reason
-
-
-def test_rows_mixed_up_behind_equal_outputs_are_noticed(tmp_path: Path) -> None:
-    nodes = [
-        batch_models.node("Softmax", "x", "mixed", axis=0),
-        batch_models.node("MatMul", "mixed ones", "scores"),
-        batch_models.node("Softmax", "scores", "y"),
-    ]
-    constants = {"ones": np.ones((4, 3), np.float32)}
-    path = batch_models.write(tmp_path / "m.onnx", nodes, {"x": ["N", 4]}, {"y": ["N", 3]}, constants)
-    assert batching(path).action == "unbatched"
 
 
 def test_an_old_opset_is_converted_and_its_constants_leave_the_inputs(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_values_that_run_alone_and_not_in_a_batch_are_noticed(tmp_path: Path) ->
 
 
 def test_data_that_does_not_fit_is_left_to_the_check_of_the_load(tmp_path: Path) -> None:
-    path = batch_models.stump(tmp_path / "m.onnx")
+    path = batch_models.sixteen_rows_at_most(tmp_path / "m.onnx")
     assert batching(tmp_path, path, data(tmp_path / "x.json", "z", [[1.0]])).action == "kept"
 
 
