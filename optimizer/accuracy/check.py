@@ -6,7 +6,7 @@ A pass means "numerically close on these inputs", never "as accurate as before":
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -141,14 +141,12 @@ def judge(
     *,
     batch_sizes: Sequence[int] = (1, LARGER_BATCH),
     further_sizes: Collection[int] = (),
-    first_error: Callable[[Thresholds], str | None] | None = None,
 ) -> AccuracyRecord:
     """Compare the results of `runner` with the reference, at each batch size, output by output.
 
     If there was no time for all inputs, as many may have another top class as of all: the fewer must not refuse
     what all would pass. At the `further_sizes` fewer inputs are compared. Inputs that are fewer than a batch has
-    items are used over again. If the variant fails, `first_error` is asked for the node at which the error begins.
-    Raises RunFailed.
+    items are used over again. Raises RunFailed.
     """
     count = reference.samples.count
     thresholds = rule.thresholds(precision)
@@ -178,7 +176,6 @@ def judge(
         level=rule.level,
         passed=not problems,
         reason=problems[0] if problems else "",
-        first_node=first_error(thresholds) if problems and first_error is not None else None,
         inputs=count,
         input_source=reference.samples.source,
         note=reference.note,

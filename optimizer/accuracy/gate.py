@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loadgen.errors import BadInput
 from optimizer.accuracy.check import INPUTS, LARGER_BATCH, OnnxCpuRunner, Reference, judge, reference_of
-from optimizer.accuracy.diagnose import classifying_outputs, first_diverging_node
+from optimizer.accuracy.classifying import classifying_outputs
 from optimizer.accuracy.kept import Judgments, Once, digest_of, judgments_of, value_of, variant_from_entry
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import NO_CACHE, ResultCache
@@ -310,7 +310,6 @@ class _Gate:
                 reference,
                 self.request.rule,
                 batch_sizes=(LARGER_BATCH,) if again else (1, LARGER_BATCH),
-                first_error=partial(first_diverging_node, self.model, variant.stand_in, reference.samples),
             )
         except RunFailed as error:
             reason = shortened(plain(error.reason))
@@ -339,9 +338,8 @@ def _verdict(record: AccuracyRecord, kept: int) -> str:
     """Return the figures in one line, for the user; `kept` nodes stayed in fp32."""
     inputs = f"{record.inputs} {record.input_source} inputs"
     if not record.passed:
-        where = f"; it starts at {record.first_node}" if record.first_node else ""
         left_out = "" if record.precision == "fp32" else "left out, "
-        return f"{record.precision} is {left_out}not close enough to fp32 on {inputs}: {record.reason}{where}."
+        return f"{record.precision} is {left_out}not close enough to fp32 on {inputs}: {record.reason}."
     figure = "equal" if record.least_sqnr_db is None else f"SQNR {record.least_sqnr_db:.1f} dB"
     note = f" ({record.note})" if record.note else ""
     if record.precision == "fp32":

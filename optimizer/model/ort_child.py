@@ -66,19 +66,17 @@ def run_model(
     path: Path,
     feeds: Sequence[Mapping[str, NDArray[Any]]],
     *,
-    thinned_to: int | None = None,
     optimized: bool = True,
     threads: int | None = None,
     timeout_s: float = RUN_TIMEOUT_S,
 ) -> list[Tensors]:
     """Return all outputs of the model for each of `feeds`, in order, computed on the CPU. Raises RunFailed.
 
-    With `thinned_to`, outputs come as (rows, at most that many elements), evenly picked from each row: enough to
-    compare outputs that would not fit into memory. Outputs that are not tensors are left out. Arrays travel as
+    Outputs that are not tensors are left out. Arrays travel as
     .npz files without pickles. If not `optimized`, ONNX Runtime runs the graph node by node as it stands.
     `threads` None: one per processor.
     """
-    load = partial(_session, str(path.absolute()), thinned_to=thinned_to, optimized=optimized, threads=threads)
+    load = partial(_session, str(path.absolute()), optimized=optimized, threads=threads)
     return run_feeds(load, feeds, limits=machine_limits(), timeout_s=timeout_s)
 
 
@@ -89,7 +87,7 @@ def run_model_within(
 
     The seconds leave out the time to load the model. Raises RunFailed.
     """
-    load = partial(_session, str(path.absolute()), thinned_to=None, optimized=True, threads=None)
+    load = partial(_session, str(path.absolute()), optimized=True, threads=None)
     return _run_within(
         load, feeds, limits=machine_limits(), timeout_s=RUN_TIMEOUT_S, least=least, budget_s=budget_s
     )
@@ -177,9 +175,7 @@ def load_tensors(path: Path) -> Tensors:
         return {str(name): arrays[f"t{index}"] for index, name in enumerate(arrays["names"])}
 
 
-def _session(
-    path: str, *, thinned_to: int | None, optimized: bool, threads: int | None
-) -> Callable[[Tensors], Tensors]:
+def _session(path: str, *, optimized: bool, threads: int | None) -> Callable[[Tensors], Tensors]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -190,21 +186,12 @@ def _session(
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda feed: _outputs(session, feed, thinned_to)
+    return lambda feed: _outputs(session, feed)
 
 
-def _outputs(session: Any, feed: Tensors, thinned_to: int | None) -> Tensors:
+def _outputs(session: Any, feed: Tensors) -> Tensors:
     names = [output.name for output in session.get_outputs()]
     outputs = zip(names, session.run(names, feed), strict=True)
     tensors = {name: array for name, array in outputs if isinstance(array, np.ndarray)}
     text = {name: array.astype(str) for name, array in tensors.items() if array.dtype == object}
-    tensors = {**tensors, **text}
-    if thinned_to is None:
-        return tensors
-    return {name: thinned(array, thinned_to) for name, array in tensors.items()}
-
-
-def thinned(array: NDArray[Any], most: int) -> NDArray[Any]:
-    """Return (rows, at most `most` elements) of `array`, whose first axis are the rows."""
-    rows = array.reshape(array.shape[0] if array.ndim else 1, -1)
-    return rows[:, :: max(1, -(-rows.shape[1] // most))]
+    return {**tensors, **text}

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from search.record import Record
+from search.record import Record, passing_over
 
 
 class OutputAccuracyRecord(Record):
@@ -32,14 +32,13 @@ class OutputAccuracyRecord(Record):
 class AccuracyRecord(Record):
     """A variant's results compared with those of the fp32 model. Passed means close, not equally accurate."""
 
+    _earlier = passing_over("first_node")
+
     precision: str
     runner: str = Field(description="The library that computed the variant, such as `onnxruntime-cpu`.")
     level: Literal["strict", "standard", "off"]
     passed: bool
     reason: str = Field(description="The figure that missed its threshold; empty if none did.")
-    first_node: str | None = Field(
-        description="The node at which the error starts; null if it was not searched for."
-    )
     inputs: int
     input_source: Literal["given", "synthetic"]
     note: str = Field(description="Why there were fewer inputs than intended; empty if there were enough.")

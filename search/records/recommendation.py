@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol, Runtime, ServerKind
 from search.cost.cost import PriceRecord
-from search.record import Rate, Record, Sha256, Version
+from search.record import Rate, Record, Sha256, Version, passing_over
 from search.records.accuracy import AccuracyRecord
 from search.records.engine_profile import TimeUseRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
-
-EARLIER_FIELDS = frozenset({"queue_policy"})
-"""Fields that earlier versions wrote into the recommendation; they are passed over."""
 
 
 class CostRecord(Record):
@@ -215,12 +212,7 @@ class RecommendationRecord(OutcomeRecord):
         default=None, description="How a request's time divides; null if the server gave no timings."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_fields_of_earlier_versions(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if name not in EARLIER_FIELDS}
+    _earlier = passing_over("queue_policy")
 
 
 AnyRecommendation = RecommendationRecord | NoRecommendationRecord

@@ -201,7 +201,6 @@ def accuracy(*outputs: OutputAccuracyRecord, **changes: Any) -> AccuracyRecord:
         "level": "strict",
         "passed": True,
         "reason": "",
-        "first_node": None,
         "inputs": 256,
         "input_source": "synthetic",
         "note": "",

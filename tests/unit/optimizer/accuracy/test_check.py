@@ -139,19 +139,6 @@ def test_missing_outputs_and_other_shapes_do_not_pass() -> None:
     assert record.outputs[0].non_finite == 20 * 8
 
 
-def test_the_node_is_asked_for_only_on_failure() -> None:
-    asked = []
-
-    def first_error(thresholds: Any) -> str:
-        asked.append(thresholds)
-        return "conv1 (Conv)"
-
-    assert judge(Scores(), "fp16", reference(20), STRICT, first_error=first_error).first_node is None
-    failed = judge(Scores(noise(10)), "fp16", reference(20), STRICT, first_error=first_error)
-    assert failed.first_node == "conv1 (Conv)"
-    assert asked == [STRICT.thresholds("fp16")]
-
-
 def test_a_slow_model_is_judged_on_fewer_inputs() -> None:
     seen = reference_of(Scores(each_s=2.0), samples(), classifying=[], budget_s=60.0)
     assert seen.samples.count == len(seen.rows) == 30

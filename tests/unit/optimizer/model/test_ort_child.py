@@ -11,7 +11,7 @@ from batch_models import draw, node, write
 
 from optimizer.child import ChildFailed
 from optimizer.errors import RunFailed
-from optimizer.model.ort_child import check_loads, run_in_child, run_model, thinned
+from optimizer.model.ort_child import check_loads, run_in_child, run_model
 
 
 def test_outputs_come_back_in_order_and_by_name(tmp_path: Path) -> None:
@@ -69,17 +69,3 @@ def test_a_crash_is_an_error_and_not_the_end() -> None:
 def test_a_bug_in_the_child_is_not_blamed_on_the_model(bug: Callable[[], Any]) -> None:
     with pytest.raises(ChildFailed, match=r"no such luck|exit code 3"):
         run_in_child(bug, limits=None, timeout_s=240)
-
-
-def test_thinned_outputs_keep_their_rows(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.onnx", [node("Relu", "x", "y")], {"x": ["N", 5, 4]}, {"y": ["N", 5, 4]})
-    rows = np.arange(60, dtype=np.float32).reshape(3, 5, 4)
-    (result,) = run_model(path, [{"x": rows}], thinned_to=7)
-    np.testing.assert_array_equal(result["y"], rows.reshape(3, 20)[:, ::3])
-
-
-@pytest.mark.parametrize(("shape", "most"), [((), 4), ((3,), 4), ((2, 10), 4), ((2, 4), 4), ((2, 0), 4)])
-def test_thinning_picks_at_most_so_many(shape: tuple[Any, ...], most: int) -> None:
-    result = thinned(np.zeros(shape), most)
-    assert result.shape[0] == (shape[0] if shape else 1)
-    assert result.shape[1] <= most

@@ -59,11 +59,12 @@ def test_records_come_back_in_order_and_none_where_there_is_no_file(tmp_path: Pa
     assert read_records(path, Line, what="a line") == (Line(number=2), Line(number=1))
 
 
-def test_a_field_that_an_earlier_version_wrote_is_passed_over(tmp_path: Path) -> None:
-    old = json.loads((RECORDED / "early" / "recommendation.json").read_text())
+def test_fields_that_an_earlier_version_wrote_are_passed_over(tmp_path: Path) -> None:
+    old = json.loads((RECORDED / "failures" / "recommendation.json").read_text())
+    old["accuracy"][0]["first_node"] = "conv1 (Conv)"
     old["queue_policy"] = {"quantile": 0.99, "rate_per_s": 60.0, "with_it": [], "without": []}
     (tmp_path / "recommendation.json").write_text(json.dumps(old))
-    assert read_outcome(tmp_path) == read_outcome(RECORDED / "early")
+    assert read_outcome(tmp_path) == read_outcome(RECORDED / "failures")
 
 
 @pytest.mark.parametrize(
