@@ -49,8 +49,8 @@ class Launch:
 
     `folder` is the server's current directory, from which Triton's Python backend imports before anything else.
     `shm_prefix` begins the names of the shared memory that the server makes under /dev/shm ("": none).
-    `private_files` keeps the server's files and shared memory from other users; it cannot raise its privileges
-    then. `cleanup_command` runs after the end, also after a crash (empty: none).
+    `private_files` keeps the files that it makes from other users, by its umask. `cleanup_command` runs after the
+    end, also after a crash (empty: none).
     """
 
     command: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 Run as a script, `python -I -S supervisor.py SPEC`, in a session of its own; imports only the standard library.
 SPEC is a JSON object: `command`, `grace_s` (SIGTERM to SIGKILL), `shm_prefix` (files under /dev/shm to remove),
-`private_files` (whether the server's files and shared memory are for this user alone), `cleanup_command` (run at
+`private_files` (whether the files that the server makes are for this user alone), `cleanup_command` (run at
 the end, may be empty).
 
 Prints the server's pid on standard output; all that the server prints goes to standard error. Then it waits until
@@ -22,7 +22,6 @@ import re
 import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -30,18 +29,9 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-PR_SET_NO_NEW_PRIVS = 38
-SECCOMP_SET_MODE_FILTER = 1
-SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4
 PR_SET_CHILD_SUBREAPER = 36
 PARENT_POLL_MS = 250
 """Interval at which it checks that the parent lives; the other events wake the supervisor at once."""
-
-WORLD_READABLE = 0o644
-"""Mode that the Python backend's library gives to shared memory after it made it, whatever the umask is."""
-
-_SYSTEM_CALLS = {"x86_64": (0xC000003E, 317, 91), "aarch64": (0xC00000B7, 277, 52)}
-"""Machine -> its architecture number in a filter, and the numbers of the system calls seccomp and fchmod."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -78,8 +68,6 @@ def _start(command: list[str], *, keep_files_private: bool) -> subprocess.Popen[
 
     def prepare() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if keep_files_private:
-            _ignore_world_readable()
 
     return subprocess.Popen(
         command,
@@ -89,29 +77,6 @@ def _start(command: list[str], *, keep_files_private: bool) -> subprocess.Popen[
         umask=0o077 if keep_files_private else -1,
         preexec_fn=prepare,  # noqa: PLW1509 - safe here: the supervisor has one thread
     )
-
-
-def _ignore_world_readable() -> None:
-    """Make `fchmod(file, 0644)` succeed without effect from now on, in this process and its children.
-
-    Does nothing if the kernel or the machine has no such filters.
-    """
-    if os.uname().machine not in _SYSTEM_CALLS:
-        return
-    arch, seccomp, fchmod = _SYSTEM_CALLS[os.uname().machine]
-    # Classic BPF on struct seccomp_data: (operation, jump if equal, jump if not, operand), jumps are relative.
-    load, equal, give = 0x20, 0x15, 0x06
-    program = [
-        (load, 0, 0, 4), (equal, 0, 5, arch),
-        (load, 0, 0, 0), (equal, 0, 3, fchmod),
-        (load, 0, 0, 24), (equal, 0, 1, WORLD_READABLE),  # the low half of the second argument
-        (give, 0, 0, 0x00050000),  # fail with error 0, which is none
-        (give, 0, 0, 0x7FFF0000),  # allow
-    ]  # fmt: skip
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
-    described = struct.pack("@HP", len(program), ctypes.addressof(code))
-    _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _libc.syscall(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, described)
 
 
 def _wait(server: subprocess.Popen[bytes], parent: int, wake_read: int) -> None:

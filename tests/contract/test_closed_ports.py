@@ -263,16 +263,12 @@ def called_with(endpoint: Endpoint, method: str, request: Message, header: tuple
 
 
 def test_another_user_finds_nothing_to_open(running: Running) -> None:
-    """Neither the control socket, nor shared memory, nor the environment of the server or of a model's process."""
+    """Neither the control socket, nor the environment of the server or of a model's process."""
     family = [running.pid, *(child.pid for child in psutil.Process(running.pid).children(recursive=True))]
     folder = running.endpoint.control_folder
     sockets = [] if folder is None else [str(path) for path in folder.iterdir()]
     assert len(sockets) == (folder is not None)
-    token = control.server_name(running.endpoint, timeout_s=120)
-    files = [str(path) for path in Path("/dev/shm").glob(f"{token}*")]
-    assert len(files) == 1 + len(sockets)  # the memory of one instance, and the control folder
-    if running.kind == "docker":
-        files = [str(folder)] if folder else []  # the rest is in the container's own /dev/shm
+    files = [] if folder is None else [str(folder)]
     environments = [f"/proc/{pid}/environ" for pid in family]
     assert as_nobody(OPEN, *files, *sockets, *environments) == ""
 
