@@ -59,8 +59,6 @@ _INSTANCE = np.dtype(
         ("row", "i8"),  # row of the service times for them
         ("left", "f8"),  # the share of the work that is left
         ("noise", "f8"),  # how much longer than usual this execution takes
-        ("held_first", "i8"),  # the batch that it has taken for later (early commitment)
-        ("held_end", "i8"),
     ]
 )
 
@@ -126,13 +124,10 @@ def _begin(state: Any, worker: Any, first: int, end: int, shapes: Shapes, noise:
 
 
 @compiled
-def _finish(state: Any, worker: Any, shapes: Shapes, noise: Floats, max_batch: int) -> None:
-    """End the batch of an instance; a batch that it has taken for later begins at once."""
+def _finish(state: Any, worker: Any) -> None:
+    """End the batch of an instance."""
     worker.first = worker.end
     state.busy -= 1
-    if worker.held_end > worker.held_first:
-        _begin(state, worker, worker.held_first, worker.held_end, shapes, noise, max_batch)
-        worker.held_first = worker.held_end
 
 
 @compiled
@@ -165,9 +160,9 @@ def _dequeued(state: Any, arrivals_s: Floats, shapes: Shapes, batches: Any, max_
 @compiled
 def _take(
     state: Any, workers: Any, arrivals_s: Floats, shapes: Shapes, batches: Any, noise: Floats,
-    max_batch: int, delay_s: float, commit_early: bool,
+    max_batch: int, delay_s: float,
 ) -> None:  # fmt: skip
-    """Give formed batches to idle instances; with early commitment, one more to each busy one."""
+    """Give formed batches to idle instances."""
     if state.head == state.tail:
         return
     for number in range(len(workers)):
@@ -176,12 +171,6 @@ def _take(
             first = state.formed_from
             end = _dequeued(state, arrivals_s, shapes, batches, max_batch, delay_s)
             _begin(state, worker, first, end, shapes, noise, max_batch)
-    if commit_early:
-        for number in range(len(workers)):
-            worker = workers[number]
-            if state.head < state.tail and worker.end > worker.first and worker.held_end == worker.held_first:
-                worker.held_first = state.formed_from
-                worker.held_end = _dequeued(state, arrivals_s, shapes, batches, max_batch, delay_s)
 
 
 @compiled
@@ -278,7 +267,6 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
     instances: int,
     delay_s: float,
     wake_always: bool,
-    commit_early: bool,
     done_s: Floats,
     counted_from: int,
     late_after_s: float,
@@ -291,7 +279,7 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
     shape, `service_s` is several such tables below each other, and `shapes`, shape (2, n), numbers each request's
     shape and its table, from 0; else `shapes` is None. `preferred[b]`, shape (max_batch + 1,), is True for the
     sizes that are sent at once, one at least. `wake_always`: every request wakes the batcher, as in Triton if the
-    shapes of inputs vary. `commit_early`: an instance takes its next batch as soon as it begins one.
+    shapes of inputs vary.
 
     A request is late if it took over `late_after_s`; those before `counted_from` are not counted, and with more
     than `late_at_most` late requests the simulation ends.
@@ -323,14 +311,14 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
                 if request >= counted_from and state.now_s - arrivals_s[request] > late_after_s:
                     late += 1
             finished += worker.end - worker.first
-            _finish(state, worker, shapes, noise, max_batch)
-            _take(state, workers, arrivals_s, shapes, batches, noise, max_batch, delay_s, commit_early)
+            _finish(state, worker)
+            _take(state, workers, arrivals_s, shapes, batches, noise, max_batch, delay_s)
         else:
             state.now_s = state.wakes_at_s
         while _form(state, arrivals_s, shapes, batches, preferred, max_batch, most_preferred, delay_s):
-            if state.head < state.tail and (state.busy < instances or commit_early):
+            if state.head < state.tail and state.busy < instances:
                 _in_time(state, workers, service_s)
-                _take(state, workers, arrivals_s, shapes, batches, noise, max_batch, delay_s, commit_early)
+                _take(state, workers, arrivals_s, shapes, batches, noise, max_batch, delay_s)
                 freed = True
         if freed:
             _look_ahead(state, workers, service_s)

@@ -84,7 +84,7 @@ def simulate_undelayed(
     late_after_s: float,
     late_at_most: int,
 ) -> tuple[int, int]:
-    """Do the same as `batcher.simulate`, without delay, smaller preferred sizes and early commitment."""
+    """Do the same as `batcher.simulate`, without delay and smaller preferred sizes."""
     n, instances = len(arrivals_s), service_s.shape[1] - 1
     first = np.zeros(instances, np.int64)  # the requests that each instance works on, ...
     end = np.zeros(instances, np.int64)  # ... this one not among them; the same as `first`: it is idle

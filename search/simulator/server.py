@@ -97,8 +97,7 @@ class SimulatedServer:
     is the rest of a request's time: network, front end, waking threads; they let through `let_through_per_s`
     (infinite if not known), which is not simulated. `name` is that of a member of an ensemble. No preferred
     sizes mean the maximum alone, as in Triton. `variable_shapes`: inputs have dimensions that vary between
-    requests, and the batcher looks at each. `commits_early`: an instance takes its next batch when it begins one
-    (Triton's TensorRT backend without CUDA graphs), not when it has finished.
+    requests, and the batcher looks at each.
     """
 
     service_s: Floats
@@ -109,7 +108,6 @@ class SimulatedServer:
     max_queue_delay_s: float = 0.0
     preferred_batch_sizes: tuple[int, ...] = ()
     variable_shapes: bool = False
-    commits_early: bool = False
     name: str | None = None
 
     def __post_init__(self) -> None:
@@ -170,15 +168,15 @@ class SimulatedServer:
 
     @property
     def is_plain(self) -> bool:
-        """True if idle instances take all waiting requests: no delay, smaller preferred size or batch ahead."""
+        """True if idle instances take all waiting requests: no delay, smaller preferred size."""
         only_the_largest = all(size == self.max_batch_size for size in self.preferred_batch_sizes)
-        return self.max_queue_delay_s == 0 and only_the_largest and not self.commits_early
+        return self.max_queue_delay_s == 0 and only_the_largest
 
     def without_delay(self) -> Hashable:
         """Return a key that is equal for servers that differ only in their queue delay."""
         shapes = (self.service_s.shape, self.turns.tobytes())
         times = (self.service_s.tobytes(), self.overhead_s, self.noise)
-        return (*shapes, *times, self.preferred_batch_sizes, self.variable_shapes, self.commits_early)
+        return (*shapes, *times, self.preferred_batch_sizes, self.variable_shapes)
 
     def after(self, requests: int) -> SimulatedServer:
         """Return the same server for what follows so many requests: their shapes go on in turn."""
@@ -224,7 +222,6 @@ class SimulatedServer:
             self.instance_count,
             self.max_queue_delay_s,
             self.variable_shapes,
-            self.commits_early,
             done_s,
             counted_from,
             late_after_s,

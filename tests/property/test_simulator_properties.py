@@ -40,8 +40,8 @@ def test_without_delay_batches_and_events_come_to_the_same_times(
     shapes = np.tile(server.turns, len(gaps_s))
     load = (arrivals_s, shapes, np.concatenate(server.tables), noise)
     executions, counted = simulate_undelayed(*load, server.max_batch_size, by_batches, *late)
-    rule = (largest_only, server.instance_count, 0.0, wakes, False)
-    assert executions == simulate_by_events(*load, *rule, by_events, *late)[0]  # type: ignore[arg-type]
+    rule = (largest_only, server.instance_count, 0.0, wakes)
+    assert executions == simulate_by_events(*load, *rule, by_events, *late)[0]
     assert np.allclose(by_batches, by_events, rtol=0, atol=1e-9)
     assert counted == np.sum((by_batches - arrivals_s)[late[0] :] > late_after_s)
 

@@ -22,7 +22,6 @@ def servers(draw: st.DrawFn) -> SimulatedServer:
         max_queue_delay_s=draw(st.sampled_from([0.0, 1e-4, 0.002, 0.05])),
         preferred_batch_sizes=tuple(draw(st.sets(st.integers(1, max_batch), max_size=3))),
         variable_shapes=draw(st.booleans()),
-        commits_early=draw(st.booleans()),
     )
 
 

@@ -66,7 +66,6 @@ def configurations() -> Iterator[dict[str, Any]]:
             noise=tuple(rng.uniform(0.9, 1.2, int(rng.integers(1, 64))).tolist()),
             max_queue_delay_s=float(rng.choice([0.0, 0.0, 5e-4, 2e-3, 8e-3])),
             preferred_batch_sizes=(int(rng.integers(1, sizes + 1)),) if rng.random() < 0.25 else (),
-            commits_early=bool(rng.random() < 0.2),
         )
         limit_s = float(column[-1] * rng.uniform(0.8, 8.0))
         first = LatencyLimit(limit_ms=1e3 * limit_s)

@@ -69,14 +69,6 @@ def test_batches_that_are_formed_ahead_are_merged_when_they_fit() -> None:
     assert done_ms(server, 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 20.5, 20.5]
 
 
-def test_early_commitment_takes_the_next_request_alone() -> None:
-    late = SimulatedServer(service_s=service(8))
-    early = SimulatedServer(service_s=service(8), commits_early=True)
-    arrivals = (0, 1, 2, 3)
-    assert done_ms(late, *arrivals) == [10, 20, 20, 20]
-    assert done_ms(early, *arrivals) == [10, 20, 30, 30]
-
-
 def shapes_of(text: str, max_batch: int = 4, *, instances: int = 1, **changes: Any) -> SimulatedServer:
     """Requests of the shapes a (10 ms) and b (20 ms a batch), in turn as written."""
     service_s = np.stack([service(max_batch, instances), service(max_batch, instances, fixed_s=0.020)])
@@ -87,7 +79,6 @@ def shapes_of(text: str, max_batch: int = 4, *, instances: int = 1, **changes: A
 def test_a_batch_ends_where_the_shape_changes() -> None:
     """0 alone, then the two a that wait, the b alone, and the last a, which may not overtake it."""
     assert done_ms(shapes_of("aaaba"), 0, 1, 2, 3, 4) == [10, 20, 20, 40, 50]
-    assert done_ms(shapes_of("aaaba", commits_early=True), 0, 1, 2, 3, 4) == [10, 20, 30, 50, 60]
 
 
 def test_shapes_take_their_turns_over_and_over() -> None:
@@ -215,7 +206,7 @@ def test_a_batch_that_has_not_waited_for_the_delay_is_not_merged() -> None:
     assert done_ms(server, 0, 0.5, 2, 2.5, 9.8, 9.9) == [10.5, 10.5, 20.5, 20.5, 20.5, 30.5]
 
 
-@pytest.mark.parametrize("rule", [{}, {"max_queue_delay_s": 1e-6}, {"commits_early": True}])
+@pytest.mark.parametrize("rule", [{}, {"max_queue_delay_s": 1e-6}])
 def test_busy_neighbours_slow_an_execution_down_whatever_the_rule(rule: dict[Any, Any]) -> None:
     contended = service(1, 3)
     contended[:, 2], contended[:, 3] = 0.020, 0.040
@@ -223,12 +214,6 @@ def test_busy_neighbours_slow_an_execution_down_whatever_the_rule(rule: dict[Any
     # 0 alone until 4 (40 %), two until 8 (60 and 20 %), three from then on, at a quarter of the speed: the first
     # ends at 24; by then 60 and 40 %; at half the speed the second ends at 32, with 80 %, and the third at 34.
     assert done_ms(server, 0, 4, 8) == pytest.approx([24, 32, 34], abs=0.02)
-
-
-def test_early_commitment_takes_one_batch_each_ahead() -> None:
-    """Two instances: 0 and 1 begin, 2 and 3 are taken ahead and begin when those end; 4 and 5 go together."""
-    server = SimulatedServer(service_s=service(8, 2), commits_early=True)
-    assert done_ms(server, 0, 1, 2, 3, 4, 5) == [10, 11, 20, 21, 30, 30]
 
 
 def test_several_preferred_sizes_go_at_the_largest_that_is_there() -> None:
