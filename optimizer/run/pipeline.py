@@ -115,7 +115,7 @@ def optimize(
         here=config.server != "remote",
         seed=config.seed,
         input_data=config.input_data,
-        most_s=max(0.0, budget.total_s - budget.elapsed_s() + EXPLAINED_IN_S),
+        most_s=0.0 if stop() else max(0.0, budget.total_s - budget.elapsed_s() + EXPLAINED_IN_S),
         on_event=on_event,
     )
     found = recommendation_record(
