@@ -148,10 +148,13 @@ def optimize(model: Path, run: Path, budget: str, **settings: Any) -> Terminal:
 def test_optimize_draws_through_a_resize_and_ends_with_its_answer(model: Path, tmp_path: Path) -> None:
     with optimize(model, tmp_path / "run", "20s") as terminal:
         terminal.wait_for(lambda: "Searching" in terminal.written)
+        at_80 = terminal.lines
         terminal.resize(200, 50)
         code = terminal.end()
     assert code in ANY_ANSWER, terminal.written
     assert code == read_outcome(tmp_path / "run").exit_code
+    assert max(map(len, at_80)) <= 80
+    assert any("reading the model" in line for line in at_80)  # what takes so long
     assert terminal.pictures > 10
 
 
