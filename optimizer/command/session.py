@@ -87,8 +87,8 @@ def _finishing(on_event: OnEvent) -> Iterator[Callable[[], bool]]:
     """Until the block ends, the first Ctrl-C asks the search to finish, and the second stops it."""
 
     def announce() -> None:
-        text = f"Finishing: one last confirmation of the best so far, {FINISHED_IN_S:.0f} s at most."
-        on_event(events.Note(text=f"{text} Ctrl-C again stops now.", warning=True))
+        text = f"Finishing: one confirmation, {FINISHED_IN_S:.0f} s at most. Ctrl-C again stops now."
+        on_event(events.Note(text=text, warning=True))
 
     with finish_on_first_interrupt(announce) as stop:
         yield stop

@@ -112,11 +112,11 @@ def optimize(
     time_use = time_use_of(
         result.winner,
         result.baseline,
-        model=prepared.model,
+        model=None if stop() else prepared.model,  # whoever asks to finish does not wait for the layers
         here=config.server != "remote",
         seed=config.seed,
         input_data=config.input_data,
-        most_s=0.0 if stop() else max(0.0, budget.total_s - budget.elapsed_s() + EXPLAINED_IN_S),
+        most_s=max(0.0, budget.total_s - budget.elapsed_s() + EXPLAINED_IN_S),
         on_event=on_event,
     )
     found = recommendation_record(
