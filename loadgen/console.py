@@ -67,15 +67,15 @@ class SafeConsole(Console):
 
 
 class LiveDisplay(ABC):
-    """Draws its picture four times per second during its `with` block; only on a terminal."""
+    """Draws its picture four times per second during its `with` block; only on a terminal that can erase it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.broken: Exception | None = None
-        self._live: Live | None = None  # None: there is no terminal, or nothing is drawn now
+        self._live: Live | None = None  # None: nothing can be drawn, or nothing is drawn now
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             # Redirected, stderr would print to the console that writes to it: both wait for one lock, for ever.
             self._live = Live(
                 get_renderable=self._drawn,

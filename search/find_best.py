@@ -174,7 +174,9 @@ def find_best(
 def _front_ends(runner: TrialRunner, bench: RunBench) -> tuple[FrontEndRecord, ...]:
     """Return what each protocol lets through, if the best trial is far below its engine and there is time."""
     best = runner.store.best()
-    if best is None or best.rate_at_limit_per_s is None or runner.budget.left_s() < FRONT_ENDS_IF_LEFT_S:
+    if best is None or best.rate_at_limit_per_s is None:
+        return ()
+    if runner.stop() or runner.budget.left_s() < FRONT_ENDS_IF_LEFT_S:
         return ()
     alone_per_s = engine_alone_per_s(best.served.engine, limit_ms=runner.slo.first.limit_ms)
     if best.rate_at_limit_per_s * runner.workload.rows_per_request >= FAR_BELOW * alone_per_s:

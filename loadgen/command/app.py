@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -73,8 +75,16 @@ def complain(what: str, fix: str, code: int) -> int:
 
 
 def _shown(text: str) -> str:
-    """Part of an error, which may hold a server's log: more lines than one are indented under the first."""
-    return printable(text, lines=True).rstrip("\n").replace("\n", "\n       ")
+    """Part of an error, which may hold a server's log: more lines than one are indented under the first.
+
+    A terminal gets lines that end with a word, which it would break anywhere.
+    """
+    indent, lines = " " * len("error: "), printable(text, lines=True).rstrip("\n").split("\n")
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - len(indent)
+        wrapped = textwrap.TextWrapper(max(20, width), break_long_words=False, break_on_hyphens=False)
+        lines = [part for line in lines for part in wrapped.wrap(line) or [""]]
+    return f"\n{indent}".join(lines)
 
 
 def as_user_error(error: Exception, name: str) -> UserError:

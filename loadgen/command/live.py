@@ -81,7 +81,7 @@ class LiveView(LiveDisplay):
         """A line that stays."""
         self._console.print(
             Text.assemble(("warning: " if warning else "note: ", "bold yellow" if warning else "dim"), text),
-            soft_wrap=True,
+            soft_wrap=self._live is None,  # a terminal would break the line in the middle of a word
         )
 
     def phase(self, text: str, seconds: float | None = None) -> None:

@@ -18,6 +18,7 @@ from loadgen.command.web import WebDashboard
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import UserError, unforeseen
 from loadgen.exit_codes import exit_code
+from loadgen.records.formats import format_seconds
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.views import answer_view
 from loadgen.reports.write import check_writable, record_json, write_reports
@@ -138,7 +139,8 @@ def _send(
             view.note(f"Locust's web UI is on {dashboard.url}; its percentiles are rounded, those below are not.")
 
         def announce() -> None:
-            view.note("Stopping; waiting for requests in flight. Ctrl-C again drops everything.", warning=True)
+            waits = f"waiting for requests in flight, {format_seconds(order.plan.timeout_s)} at most"
+            view.note(f"Stopping; {waits}. Ctrl-C again drops everything.", warning=True)
 
         interrupted = stack.enter_context(heeding(announce))
 

@@ -38,10 +38,14 @@ from optimizer.run.run_directory import (
 from optimizer.run.workload_inputs import checked_workload, keep_input_data, kept_input_data, workload_of
 from optimizer.run_file import save_config, slo_of
 from search.answer.comparison import RunComparisonRecord, compare_runs, conditions
+from search.certification.certifier import WHEN_STOPPED_S
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE, read_recommendation
 from search.trials import events
 from search.trials.events import OnEvent
+
+FINISHED_IN_S = WHEN_STOPPED_S + 10.0
+"""After Ctrl-C: the last confirmation, and 10 s for what is under way before it and for files after it."""
 
 
 def run(
@@ -83,7 +87,8 @@ def _finishing(on_event: OnEvent) -> Iterator[Callable[[], bool]]:
     """Until the block ends, the first Ctrl-C asks the search to finish, and the second stops it."""
 
     def announce() -> None:
-        on_event(events.Note(text="Finishing with the best so far. Ctrl-C again stops now.", warning=True))
+        text = f"Finishing: one confirmation, {FINISHED_IN_S:.0f} s at most. Ctrl-C again stops now."
+        on_event(events.Note(text=text, warning=True))
 
     with finish_on_first_interrupt(announce) as stop:
         yield stop

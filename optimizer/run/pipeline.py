@@ -103,6 +103,7 @@ def optimize(
 
     served = bench_for or partial(serving_bench, on_version=versions.append, on_problem=on_problem)
     bench = served(config, prepared, workload)
+    on_event(events.StepStarted(step="start of the server"))
     libraries.join()  # two threads that import the same may see half of it
     workers = workers_for(config, prepared, gpus, on_event)
     with explained():
@@ -111,7 +112,7 @@ def optimize(
     time_use = time_use_of(
         result.winner,
         result.baseline,
-        model=prepared.model,
+        model=None if stop() else prepared.model,  # whoever asks to finish does not wait for the layers
         here=config.server != "remote",
         seed=config.seed,
         input_data=config.input_data,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.spinner import Spinner
@@ -35,6 +37,7 @@ class Progress(LiveDisplay):
         self._started = time.monotonic()
         self._phase = PHASES["prepare"]
         self._now = ""
+        self._steps = list[str]()  # of the preparation, under way
         self._best: Trial | None = None
 
     def __call__(self, event: events.Event) -> None:
@@ -43,8 +46,13 @@ class Progress(LiveDisplay):
             case events.PhaseStarted():
                 self._phase = PHASES.get(event.name, event.name)
                 self._now = event.detail
+                self._steps.clear()
                 if self._live is None or event.detail:
                     self._say(f"[bold]{self._phase}[/bold] {escape(event.detail)}".rstrip())
+            case events.StepStarted():
+                self._steps.append(event.step)
+            case events.StepEnded():
+                self._steps = [step for step in self._steps if step != event.step]
             case events.Note():
                 mark = "[yellow]note:[/yellow]" if event.warning else "note:"
                 self._say(f"{mark} {escape(event.text)}")
@@ -59,13 +67,17 @@ class Progress(LiveDisplay):
                 self._now = f"trial {event.number}: {format_rate(event.rate_per_s)}/s, {seen}, {event.verdict}"
             case events.TrialEnded():
                 self._best = event.best
-                self._say(trial_line(event.trial, is_best=event.best is event.trial))
+                self._say(trial_line(event.trial, is_best=event.best is event.trial, most=self._most()))
             case events.ConfirmationEnded():
-                self._say(certified_line(event))
+                self._say(certified_line(event, most=self._most()))
 
     def _say(self, markup: str) -> None:
         line = Text.from_markup(f"[dim]{self._clock()}[/dim] {markup}")
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(line, highlight=False, soft_wrap=self._live is None)
+
+    def _most(self) -> int | None:
+        """Return the characters of a line after the time; None if it is not for a terminal."""
+        return None if self._live is None else self._console.width - len(f"{self._clock()} ")
 
     def _clock(self) -> str:
         seconds = int(time.monotonic() - self._started)
@@ -77,39 +89,73 @@ class Progress(LiveDisplay):
         if self._best is not None and self._best.rate_at_limit_per_s is not None:
             best = f"best {format_rate(self._best.rate_at_limit_per_s)}/s (trial {self._best.number})"
         line = Table.grid(padding=(0, 2))
+        for shrinks in (False, False, True, False, False):
+            line.add_column(no_wrap=not shrinks)
         line.add_row(
             Spinner("dots"),
             Text(self._phase, style="bold"),
-            Text(self._now, overflow="ellipsis", no_wrap=True),
+            Text(self._steps[-1] if self._steps else self._now, overflow="ellipsis", no_wrap=True),
             Text(best, style="green", no_wrap=True),
             Text(f"at most {left // 60:.0f}:{left % 60:02.0f} left", style="dim", no_wrap=True),
         )
         return Group(line)
 
 
+KNOBS_WIDTH, LEAST_OF_REASON = 44, 30
+"""Rates stand below each other, 44 characters after the number; on a terminal a reason has 30 at least."""
+
 _AT_NO_RATE = "[yellow]met the SLO at no rate[/yellow]"
 
 
-def trial_line(trial: Trial, *, is_best: bool) -> str:
-    """Return a finished trial as one line of rich markup."""
+def trial_line(trial: Trial, *, is_best: bool, most: int | None = None) -> str:
+    """Return a finished trial as one line of rich markup; what is least important goes for `most` characters."""
     from search.labels import knobs_text
 
+    head, knobs = f"trial {trial.number:<3}", knobs_text(trial.served)
+    long, best = "", "  best so far" if is_best else ""
     match trial.state:
         case "complete":
-            outcome = f"{format_rate(trial.rate_at_limit_per_s)}/s at the limit"
+            outcome, long = f"{format_rate(trial.rate_at_limit_per_s)}/s", " at the limit"
         case "pruned":
             outcome = "pruned"
         case "infeasible":
             outcome = "[yellow]infeasible[/yellow]" if trial.rate_high_per_s else _AT_NO_RATE
         case "failed":
             outcome = "[red]failed[/red]"
-    text = f"trial {trial.number:<3} {escape(knobs_text(trial.served)):<44} {outcome}"
+    reason = "" if is_best or trial.state == "complete" else trial.reason.splitlines()[0]
+    aligned = KNOBS_WIDTH
+    if most is not None:
+        room = most - cell_len(f"{head}  {_plain(outcome)}")
+        if max(len(knobs), aligned) + len(long + best) > room:
+            long, best = "", best.removesuffix(" so far")
+        aligned = min(aligned, room - len(best) - min(len(reason), LEAST_OF_REASON))
+        knobs = shortened(knobs, max(aligned, room - len(best) if not reason else 0), at=", ")
+        reason = shortened(reason, room - max(len(knobs), aligned) - len(" ()"), at=" ")
+    text = f"{head} {escape(knobs):<{aligned}} {outcome}{long}"
     if is_best:
-        text = f"[green]{text}  best so far[/green]"
-    elif trial.state != "complete":
-        text += f" [dim]({escape(trial.reason.splitlines()[0])})[/dim]"
-    changes = "".join(f" [yellow]({escape(change)})[/yellow]" for change in trial.changes)
-    return text + changes + _marked(trial.contention)
+        text = f"[green]{text}{best}[/green]"
+    more = [f" [dim]({escape(reason)})[/dim]"] if reason else []
+    more += [f" [yellow]({escape(change)})[/yellow]" for change in trial.changes]
+    return _with_what_fits(text, [*more, _marked(trial.contention)], most)
+
+
+def shortened(text: str, most: int, *, at: str) -> str:
+    """Return the text, without its last parts if it is longer than this; an ellipsis says so."""
+    while len(text) > most and at in text:
+        text = text.removesuffix("…").rpartition(at)[0] + "…"
+    return text
+
+
+def _with_what_fits(text: str, parts: Iterable[str], most: int | None) -> str:
+    """Return the line with those of the parts after it, in order, that leave it at most so long."""
+    for part in parts:
+        if most is None or cell_len(_plain(text + part)) <= most:
+            text += part
+    return text
+
+
+def _plain(markup: str) -> str:
+    return Text.from_markup(markup).plain
 
 
 def _marked(contention: CpuContention | None) -> str:
@@ -117,14 +163,17 @@ def _marked(contention: CpuContention | None) -> str:
     return "" if mark is None else f" [yellow]({mark})[/yellow]"
 
 
-def certified_line(event: events.ConfirmationEnded) -> str:
-    """Return a confirmation run as one line of rich markup."""
-    if event.certificate is None:
+def certified_line(event: events.ConfirmationEnded, most: int | None = None) -> str:
+    """Return a confirmation run as one line of rich markup, of at most so many characters."""
+    certificate = event.certificate
+    if certificate is None:
         how = "violated the SLO in" if event.violated else "was inconclusive for"
         return f"[yellow]{format_rate(event.rate_per_s)}/s {how} trial {event.trial.number}[/yellow]"
-    return (
-        f"[green]certified[/green] {format_rate(event.certificate.rate_per_s)}/s for trial {event.trial.number}: "
-        f"{quantile_name(event.certificate.first.quantile)} {event.certificate.first.latency_ms:.1f} ms "
-        f"({event.certificate.first.latency_low_ms:.1f} to {event.certificate.first.latency_high_ms:.1f}), "
-        f"{event.certificate.requests:,} requests{_marked(event.certificate.contention)}"
+    first = certificate.first
+    text = (
+        f"[green]certified[/green] {format_rate(certificate.rate_per_s)}/s for trial {event.trial.number}: "
+        f"{quantile_name(first.quantile)} {first.latency_ms:.1f} ms"
     )
+    bounds = f" ({first.latency_low_ms:.1f} to {first.latency_high_ms:.1f})"
+    more = [bounds, f", {certificate.requests:,} requests", _marked(certificate.contention)]
+    return _with_what_fits(text, more, most)

@@ -29,6 +29,9 @@ from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")
 
+WHEN_STOPPED_S = 30.0
+"""After the user has asked to finish, certification takes at most 30 s."""
+
 MAX_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
 """Certification ends after 3 runs in a row, and 25 s of load in them, that measured the client."""
 
@@ -63,6 +66,9 @@ class Certifier:
     server: int = 0
     """The number of restarts so far."""
 
+    once: bool = False
+    """True if the next run is the only confirmation, as the user has asked to finish."""
+
     caveat: str | None = None
     lost: set[int] = field(default_factory=set)
     """The trials that cannot be certified: their server failed, it took too much memory, or batches mix rows."""
@@ -74,15 +80,19 @@ class Certifier:
     _answers: dict[int, AnswersRecord] = field(default_factory=dict)
     _untrusted_s: list[float] = field(default_factory=list)  # of the latest runs in a row with problems
     _runs: int = 0
+    _stopped_until_s: float = math.inf
 
     def left_s(self) -> float:
-        """Return the seconds that may still be spent; never negative."""
-        return max(0.0, self.deadline_s - self.context.budget.elapsed_s())
+        """Return the seconds that may still be spent, at most 30 after a request to finish; never negative."""
+        now_s = self.context.budget.elapsed_s()
+        if self.context.stop():
+            self._stopped_until_s = min(self._stopped_until_s, now_s + WHEN_STOPPED_S)
+        return max(0.0, min(self.deadline_s, self._stopped_until_s) - now_s)
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence on a trial, at the present confidence."""
         found = self._evidence.setdefault(trial.number, Evidence(limits=self.context.slo.tested))
-        found.confidence = self.confidence
+        found.confidence, found.once = self.confidence, self.once
         return found
 
     def loading_s(self, trial: Trial) -> float:
@@ -140,7 +150,7 @@ class Certifier:
         trial, rate_per_s, evidence = plan.trial, plan.rate_per_s, self.evidence(plan.trial)
         again = bool(evidence.on(rate_per_s))
         met_at: list[tuple[Verdict, ...]] = []  # at the latest looks in a row
-        hopeless = 0
+        hopeless, most_s = 0, math.inf
 
         def decided(seen: RequestLog) -> bool:
             nonlocal hopeless
@@ -161,7 +171,16 @@ class Certifier:
         before = self.bench.spent.contention
         self._runs += 1
         patient = self.context.workload.to_the_end(decided, rate_per_s, duration_s)
-        probe = self.bench.measure(rate_per_s, duration_s, self.context.seed + ANOTHER * self._runs, patient)
+
+        def over(seen: RequestLog) -> bool:
+            """True if the run is decided, or has gone on for 30 s since the user asked to finish."""
+            nonlocal most_s
+            ran_s = float(seen.scheduled_ns[-1]) / 1e9 if len(seen) else 0.0
+            if most_s == math.inf and self.context.stop():
+                most_s = ran_s + self.left_s()
+            return (patient is not None and patient(seen)) or ran_s >= most_s
+
+        probe = self.bench.measure(rate_per_s, duration_s, self.context.seed + ANOTHER * self._runs, over)
         at_the_end = evidence.verdicts(rate_per_s, self.server, probe.log)
         shown = attempt_of(probe, rate_per_s, at_the_end, met_at)
         # Latencies count from when requests were due: a late client only makes them longer, so all runs count.

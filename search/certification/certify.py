@@ -26,9 +26,6 @@ from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")
 
-WHEN_STOPPED_S = 30.0
-"""After the user has asked to finish, certification takes at most 30 s."""
-
 MIN_FOR_DEFAULT_S = 15.0
 """The default, which is only compared with, may take as long as the winner, and 15 s in any case."""
 
@@ -58,8 +55,8 @@ class CertifiedResult:
 def certify_best(runner: TrialRunner, search: GuidedSearch | None = None) -> CertifiedResult | None:
     """Return the best trial whose rate is confirmed on two servers, the second one restarted; None if none is.
 
-    If `runner.stop` is true, only one server confirms it; in 30 s at most, if it was true at the start. A `search`
-    is gone on with if another trial is worth its seconds.
+    Once `runner.stop` is true, only one server confirms it, in 30 s at most and with the SLO's whole confidence. A
+    `search` is gone on with if another trial is worth its seconds.
     """
     store, budget = runner.store, runner.budget
     belief = (search or GuidedSearch.of(runner, surrogate_for(runner))).belief
@@ -68,7 +65,7 @@ def certify_best(runner: TrialRunner, search: GuidedSearch | None = None) -> Cer
         bench=belief.bench,
         belief=belief,
         store=store,
-        deadline_s=min(budget.total_s, budget.elapsed_s() + WHEN_STOPPED_S) if runner.stop() else budget.total_s,
+        deadline_s=budget.total_s,
         confidence=runner.slo.confidence,
     )
     candidates = [trial for trial in store.best_first() if trial.rate_at_limit_per_s]
@@ -152,9 +149,9 @@ class Certification:
         return wanted and its[0] >= mine[0] and its[1] > mine[1]
 
     def _choose_confidence(self, candidates: list[Trial]) -> None:
-        """Certify with a lower confidence if the time left is too short for that of the SLO."""
+        """Certify with a lower confidence if the time budget is too short for that of the SLO."""
         certifier, objective, wanted = self.certifier, self.context.objective, self.context.slo.confidence
-        if not candidates:
+        if not candidates or self.context.stop():  # whoever asks to finish does not ask for less confidence
             return
         rate_per_s = objective.rate_per_s or SHARES[0] * certifier.belief.highest_covered(candidates[0])
         certifier.confidence = affordable_confidence(rate_per_s, self.context.slo, certifier.left_s())
@@ -170,10 +167,11 @@ class Certification:
     def _plan(self, candidates: list[Trial], held_per_s: float = 0.0) -> Plan | None:
         """Return what to run next: of the first candidates, the plan that is worth most; None if none can pass."""
         certifier, by_rate = self.certifier, self.context.objective.name == "cost"
+        certifier.once = self.context.stop()
         planner = Planner(
             belief=certifier.belief,
             server=certifier.server,
-            once=self.context.stop(),
+            once=certifier.once,
             fixed_per_s=self.context.objective.rate_per_s,
             least_s=colocated_s(self.context.slo, confidence_of_a_run(certifier.confidence)) / BAD_LUCK,
         )

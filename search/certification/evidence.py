@@ -32,10 +32,11 @@ class ConfirmationRun:
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """The runs of one trial. `confidence` is that of a rate that is met on two servers."""
+    """The runs of one trial. `confidence` is that of a rate that is met on two servers; `once`: on one."""
 
     limits: tuple[LatencyLimit, ...]
     confidence: float = 0.95
+    once: bool = False
     runs: list[ConfirmationRun] = field(default_factory=list)
     met: dict[tuple[float, int], Attempt] = field(default_factory=dict)
     """By rate and server: what the runs there showed together, if they met the rate."""
@@ -59,8 +60,8 @@ class Evidence:
 
     @property
     def of_each(self) -> float:
-        """The confidence on each of two servers."""
-        return confidence_of_a_run(self.confidence)
+        """The confidence on each of two servers, or on the only one."""
+        return self.confidence if self.once else confidence_of_a_run(self.confidence)
 
     def logs(self, rate_per_s: float, server: int) -> list[RequestLog]:
         """Return the logs at a rate on one server."""

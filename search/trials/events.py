@@ -21,6 +21,13 @@ class PhaseStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted:
+    """A step of the preparation began; others may be under way."""
+
+    step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnded:
     """A step of the preparation took these seconds; `cached`: its result is from an earlier run."""
 
@@ -97,7 +104,7 @@ class ConfirmationEnded:
     violated: bool = False
 
 
-Event = PhaseStarted | StepEnded | Note | TrialStarted | Probed | TrialEnded | ConfirmationEnded
+Event = PhaseStarted | StepStarted | StepEnded | Note | TrialStarted | Probed | TrialEnded | ConfirmationEnded
 OnEvent = Callable[[Event], None]
 
 
@@ -115,7 +122,8 @@ class Step:
 
 @contextmanager
 def timed_step(on_event: OnEvent, name: str) -> Iterator[Step]:
-    """Emit the seconds of a step of the preparation when the block ends; nothing if it raises."""
+    """Emit that a step of the preparation begins, and its seconds when the block ends, unless it raises."""
     step, started = Step(), time.monotonic()
+    on_event(StepStarted(step=name))
     yield step
     on_event(StepEnded(step=name, seconds=time.monotonic() - started, cached=step.cached))

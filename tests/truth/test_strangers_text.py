@@ -169,7 +169,7 @@ def test_the_page_and_the_terminals_answer_of_such_a_run(tmp_path: Path) -> None
 
 def test_events_reach_the_terminal_and_the_log_as_text(tmp_path: Path) -> None:
     written = io.StringIO()
-    console = SafeConsole(file=written, force_terminal=True, width=100)
+    console = SafeConsole(file=written, force_terminal=True, width=300)
     failed = trial(1, state="failed", reason=EVIL, measurement=None, certificate=None)
     with logging_to(tmp_path / "optimize.log"), Progress(console, budget_s=1.0) as progress:
         for event in (

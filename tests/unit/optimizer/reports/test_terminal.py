@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 from recommendations import certificate, config, contention, recommendation, run_dir, trial
+from rich.text import Text
 
 from loadgen.console import SafeConsole
 from loadgen.measurement.cpu_contention import CpuContention
+from loadgen.records.formats import format_rate
 from optimizer.reports.report import markdown_report
 from optimizer.reports.tables import comparison
 from optimizer.reports.terminal import recommendation_view
@@ -106,6 +108,32 @@ def test_a_trial_and_a_certificate_that_were_disturbed_say_so_as_they_end() -> N
         events.ConfirmationEnded(trial=busy, rate_per_s=1.0, certificate=busy.certificate)
     )
     assert QUIET.text not in trial_line(busy.changed(contention=QUIET), is_best=True)
+
+
+@pytest.mark.parametrize("most", [74, 94, 194])
+def test_on_a_terminal_a_trial_is_one_line_and_keeps_what_matters_most(most: int) -> None:
+    busy = trial(12, config=config(max_batch_size=128, instance_count=16), contention=BUSY)
+    lost = busy.changed(state="failed", reason="no memory " * 20)
+    certified = events.ConfirmationEnded(
+        trial=busy, rate_per_s=1.0, certificate=certificate(123456.7, requests=1_234_567, contention=BUSY)
+    )
+    best, other, failed, confirmed = (
+        Text.from_markup(markup).plain
+        for markup in (
+            trial_line(busy, is_best=True, most=most),
+            trial_line(busy, is_best=False, most=most),
+            trial_line(lost, is_best=False, most=most),
+            certified_line(certified, most=most),
+        )
+    )
+    assert all(len(line) <= most for line in (best, other, failed, confirmed))
+    rate = f"{format_rate(busy.rate_at_limit_per_s)}/s"
+    assert all("trial 12" in line and "batch 128" in line for line in (best, other, failed))
+    assert rate in best
+    assert rate in other
+    assert "best" in best
+    assert "failed (no memory no memory" in failed
+    assert f"{format_rate(123456.7)}/s for trial 12" in confirmed
 
 
 def test_the_configuration_that_a_run_started_from_has_a_column() -> None:

@@ -14,6 +14,7 @@ from search.trials import events
 
 ALL: tuple[events.Event, ...] = (
     events.PhaseStarted(name="search", detail="100 configurations"),
+    events.StepStarted(step="export"),
     events.StepEnded(step="export", seconds=1.5),
     events.Note(text="no\nline", warning=True),
     events.TrialStarted(number=0, knobs="fp32"),
@@ -34,11 +35,12 @@ def test_every_event_is_a_line_with_its_fields(tmp_path: Path) -> None:
                 assert last["elapsed_s"] >= 0  # it is there at once
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert seen == [*ALL, ended, confirmed] * 2
-    names = ["phase_started", "step_ended", "note", "trial_started", "probed", "trial_ended", "confirmation_ended"]
+    names = ["phase_started", "step_started", "step_ended", "note", "trial_started", "probed", "trial_ended"]
+    names.append("confirmation_ended")
     assert [line["event"] for line in lines] == names * 2
-    assert (lines[0]["name"], lines[2]["text"], lines[4]["latency_ms"]) == ("search", "no\nline", None)
-    assert lines[5]["trial"] == json.loads(trial.model_dump_json())
-    assert lines[5]["best"] == trial.number
+    assert (lines[0]["name"], lines[3]["text"], lines[5]["latency_ms"]) == ("search", "no\nline", None)
+    assert lines[6]["trial"] == json.loads(trial.model_dump_json())
+    assert lines[6]["best"] == trial.number
 
 
 def test_a_full_disk_ends_the_file_and_not_the_run() -> None:

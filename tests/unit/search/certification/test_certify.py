@@ -5,13 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certifications import DEFAULT, LOADING_S, PER_S, SLO, Ended, NotedBench, bench, ended, slower, tried
+from certifications import (
+    DEFAULT,
+    EXECUTION_S,
+    LOADING_S,
+    PER_S,
+    SLO,
+    Ended,
+    NotedBench,
+    bench,
+    ended,
+    slower,
+    tried,
+)
 from recommendations import measurement
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import Arrivals
 from model_repo.spec import ServingConfig
-from search.certification.certify import WHEN_STOPPED_S, Caveat
+from search.certification.certifier import WHEN_STOPPED_S
+from search.certification.certify import Caveat
 from search.certification.plans import MIN_RUN_S
 from search.records.confirmations import read_confirmations
 from search.records.trial import GpuRecord, MeasurementRecord
@@ -224,6 +237,7 @@ def test_a_user_who_asks_to_finish_gets_one_short_run_and_no_default(tmp_path: P
     (run,) = given.runs
     assert run.most_s <= WHEN_STOPPED_S
     assert (found.certificate.servers, found.certificate.caveat) == (1, Caveat.STOPPED)
+    assert found.certificate.confidence == SLO.confidence  # of the only run, as no second one follows
     assert found.baseline is not None
     assert found.baseline.certificate is None
 
@@ -238,6 +252,26 @@ def test_a_user_who_asks_during_a_run_gets_what_it_shows_and_no_other(tmp_path: 
     again = of_two(tmp_path / "again", given, stop=lambda: given.restarts > 0)
     assert given.restarts == 1
     again.assert_confirmed_twice()
+
+
+def test_who_asks_to_finish_waits_thirty_seconds_at_most_and_not_for_less_confidence(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def during_the_run(config: ServingConfig, size: int) -> float:
+        asked.append(True)
+        return EXECUTION_S
+
+    given = bench(service_s=during_the_run)
+    slo = SLO.model_copy(update={"limits": (LatencyLimit(limit_ms=50.0, quantile=0.9999),), "confidence": 0.999})
+    options: dict[str, Any] = {"slo": slo, "total_s": 600.0}
+    found = ended(tmp_path, given, tried(tmp_path, DEFAULT, 1), stop=lambda: bool(asked), **options)
+    (run,) = given.runs
+    assert found.certified is None  # the run had begun, and would have gone on for more than a minute
+    assert run.most_s > 2 * WHEN_STOPPED_S
+    assert run.load_s <= WHEN_STOPPED_S + 2.0
+    assert "lower_confidence" not in found.codes
+    short = ended(tmp_path / "short", bench(), tried(tmp_path, 16, 1), stop=lambda: True, total_s=9.0)
+    assert "lower_confidence" not in short.codes
 
 
 @pytest.mark.parametrize("after_restart", [False, True])
