@@ -7,15 +7,16 @@ script prints nothing unless it asks for it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tritune.commands import ForeignPackage, check_packages
+from tritune.options import LoadtestOptions, OptimizeOptions
 
 if TYPE_CHECKING:
     from loadgen.errors import UserError as Error
-    from tritune.options import LoadtestOptions, OptimizeOptions
     from tritune.records import Recommendation, Result, Run
 
 __all__ = [
@@ -33,8 +34,6 @@ __all__ = [
 
 _ELSEWHERE = {
     "Error": ("loadgen.errors", "UserError"),
-    "LoadtestOptions": ("tritune.options", "LoadtestOptions"),
-    "OptimizeOptions": ("tritune.options", "OptimizeOptions"),
     "Recommendation": ("tritune.records", "Recommendation"),
     "Result": ("tritune.records", "Result"),
     "Run": ("tritune.records", "Run"),
@@ -115,3 +114,18 @@ def open_run(directory: str | PathLike[str]) -> Run:
     from tritune.records import opened
 
     return opened(directory)
+
+
+def _name_options(call: Callable[..., object], options: type) -> None:
+    """Add the options to the signature, from which notebooks and prompts complete them."""
+    signature = inspect.signature(call)
+    *others, rest = signature.parameters.values()
+    named = (
+        rest.replace(name=name, kind=rest.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
+        for name, kind in options.__annotations__.items()
+    )
+    call.__signature__ = signature.replace(parameters=[*others, *named])  # type: ignore[attr-defined]
+
+
+_name_options(optimize, OptimizeOptions)
+_name_options(loadtest, LoadtestOptions)

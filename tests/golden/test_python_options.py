@@ -1,5 +1,6 @@
 """tritune/options.py: the types of a call's options. UPDATE_GOLDENS=1 rewrites it, and fails."""
 
+import inspect
 import json
 import os
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
+import tritune
 from loadgen.options.declare import OptionField
 from loadgen.options.load_test import LoadTestOptions
 from optimizer.call_options import CallOptions
@@ -81,3 +83,5 @@ def test_the_types_of_a_calls_options_are_those_of_their_declarations() -> None:
         FILE.write_text(text)
         pytest.fail(f"{FILE.name} has been rewritten: read the difference, then run without UPDATE_GOLDENS")
     assert FILE.read_text() == text
+    for call, declared in ((tritune.optimize, OPTIMIZE), (tritune.loadtest, LOADTEST)):
+        assert declared.keys() <= inspect.signature(call).parameters.keys()  # notebooks complete these
