@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 
 from loadgen.command.app import as_user_error
 from loadgen.options.declare import OptionField, option_fields
@@ -23,16 +24,16 @@ LOADTEST = {
 
 @contextmanager
 def converted(
-    command: str, declared: Mapping[str, OptionField] = OPTIMIZE, arguments: Mapping[str, object] | None = None
+    command: str,
+    declared: Mapping[str, OptionField] = OPTIMIZE,
+    arguments: Mapping[str, object] = MappingProxyType({}),
 ) -> Iterator[None]:
     """Turn every error of the block into one of two lines, which name options as the caller writes them."""
     try:
         yield
     except Exception as error:
         failure = as_user_error(error, command)
-        failure.what, failure.fix = (
-            _in_python(text, declared, arguments or {}) for text in (failure.what, failure.fix)
-        )
+        failure.what, failure.fix = (in_python(text, declared, arguments) for text in (failure.what, failure.fix))
         failure.args = failure.what, failure.fix, *failure.args[2:]
         if failure is error:
             raise
@@ -43,8 +44,17 @@ _VALUE = r"'[^']*'|-?\d(?:[\w.,:%]*[\w%])?|[A-Z](?:[A-Z0-9,_]\S*)?\b|\w+[:=]\S*\
 """The value after a flag in messages: a number with a unit, a placeholder, a pair, a path or an address."""
 
 
-def _in_python(text: str, declared: Mapping[str, OptionField], arguments: Mapping[str, object]) -> str:
-    """Return a message with arguments for flags: `p99="50ms"` for `--p99 50ms`. Command lines stay."""
+def in_python(
+    text: str,
+    declared: Mapping[str, OptionField] = OPTIMIZE,
+    arguments: Mapping[str, object] = MappingProxyType({}),
+) -> str:
+    """Return a message with arguments for flags: `p99="50ms"` for `--p99 50ms`. Other command lines stay."""
+
+    def again(found: re.Match[str]) -> str:
+        return f"tritune.optimize(resume={json.dumps(found[1], ensure_ascii=False) if found[1] else '...'})"
+
+    text = re.sub(r"\boptimize --resume(?: (\S*/\S*\w))?", again, text)
     for name, one in declared.items():
         if one.declared.argument or one.flag not in text:
             continue

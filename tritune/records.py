@@ -13,7 +13,7 @@ from loadgen.exit_codes import Status
 from loadgen.printable import printable
 from loadgen.records.record import LoadTestRecord
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
-from tritune.messages import converted
+from tritune.messages import converted, in_python
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,12 +106,13 @@ class Run:
     @property
     def reason(self) -> str:
         """The reason for the status, in a sentence."""
-        return "It has not ended." if self.outcome is None else self.outcome.status_reason
+        return "It has not ended." if self.outcome is None else in_python(self.outcome.status_reason)
 
     @property
     def advice(self) -> str:
         """What to do about it; empty if there is nothing to do."""
-        return "Go on with tritune.optimize(resume=...)." if self.outcome is None else self.outcome.advice
+        go_on = "Go on with tritune.optimize(resume=...)."
+        return go_on if self.outcome is None else in_python(self.outcome.advice)
 
     @property
     def load_runs(self) -> tuple[LoadRunRecord, ...]:
@@ -123,7 +124,8 @@ class Run:
         """The status and what is recommended, in a few words."""
         if self.recommendation is not None:
             return self.recommendation.verdict
-        return f"{self.status or 'not finished'}, {len(self.trials)} trials"
+        ended = len(self.trials)
+        return f"{self.status or 'not finished'}, {ended} trial{'' if ended == 1 else 's'}"
 
     def __repr__(self) -> str:
         """Return the directory and the outcome, on one line."""

@@ -29,10 +29,14 @@ def test_a_run_that_is_not_finished_has_its_trials(tmp_path: Path) -> None:
 
 
 def test_a_run_that_recommends_nothing_says_why_and_what_to_do(tmp_path: Path) -> None:
-    keep_failure(tmp_path, NothingFound("No rate met <p99>.", "Raise --p99."))
+    keep_failure(tmp_path, NothingFound("No rate met <p99>.", "Raise --p99, or go on: optimize --resume runs/a"))
     run = tritune.open_run(tmp_path)
     assert (run.recommendation, run.trials) == (None, ())
-    assert (run.status, run.reason, run.advice) == ("violated", "No rate met <p99>.", "Raise --p99.")
+    assert (run.status, run.reason, run.advice) == (
+        "violated",
+        "No rate met <p99>.",
+        'Raise p99=, or go on: tritune.optimize(resume="runs/a")',
+    )
     assert "No rate met &lt;p99&gt;." in run._repr_html_()
 
 
