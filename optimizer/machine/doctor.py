@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +19,7 @@ from optimizer.machine.hardware import Hardware, hardware
 from optimizer.machine.stalls import COUNTS_MS, measure_stalls
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 
 State = Literal["ok", "missing", "poor", "unknown"]
@@ -64,18 +64,10 @@ def diagnose(embedded: Callable[[], Check] | None = None) -> tuple[Check, ...]:
     machine = hardware()
     gpu = [] if not machine.gpus and shutil.which("nvidia-smi") is None else [_gpu(machine)]
     libraries = TENSORRT.items() if machine.gpus else ()
-    return (
-        _machine(machine),
-        _quiet(),
-        *gpu,
-        (embedded or embedded_triton)(),
-        _onnxruntime(machine),
-        *(_package(name, names, add=install_command(name.lower()), optional=True) for name, names in libraries),
-        _local_triton(),
-        _docker(),
-        _http_answers(),
-        _kubectl(),
-    )
+    tensorrt = [_package(name, names, add=install_command(name.lower())) for name, names in libraries]
+    needed = _machine(machine), _quiet(), *gpu, (embedded or embedded_triton)(), _onnxruntime(machine)
+    others = *tensorrt, _local_triton(), _docker(), _http_answers(), _kubectl()
+    return (*needed, *(replace(check, optional=True) for check in others))
 
 
 def verdict(checks: Sequence[Check]) -> tuple[str, str]:
@@ -83,9 +75,9 @@ def verdict(checks: Sequence[Check]) -> tuple[str, str]:
     found = {check.name: check for check in checks}
     kinds = [kind for kind, name in SERVERS.items() if found[name].state == "ok"]
     onnxruntime, embedded = found[ONNX_RUNTIME], found[SERVERS["embedded"]]
-    for check in (onnxruntime, *(() if kinds else (embedded,))):
-        if check.state != "ok":
-            return f"Not ready: {check.name}: {check.found}.", check.add
+    lacking = embedded if onnxruntime.state == "ok" else onnxruntime
+    if onnxruntime.state != "ok" or not kinds:
+        return f"Not ready: {lacking.name}: {lacking.found}.", lacking.add
     place = "CPU"
     if GPU in found and found[GPU].state == "ok":
         libraries = [name for name in (ONNX_RUNTIME, *TENSORRT) if found[name].state == "ok"]
@@ -108,20 +100,18 @@ def diagnosis_view(checks: Sequence[Check]) -> RenderableType:
         table = Table.grid(padding=(0, 2, 0, 0))
         for check in checks:
             if check.optional is optional:
-                found = Text(check.found)
-                if check.add:
-                    found.append(f"\n{check.add}", style="bold")
-                name = Text(check.name.ljust(width))
-                table.add_row(Text(check.state.ljust(7), style=COLOURS[check.state]), name, found)
+                found = Text.assemble(check.found, (f"\n{check.add}" if check.add else "", "bold"))
+                state = Text(check.state.ljust(7), style=COLOURS[check.state])
+                table.add_row(state, Text(check.name.ljust(width)), found)
         parts += [Text(title), table]
     return Group(*parts)
 
 
-def show_diagnosis(console: Console | None = None) -> None:
-    """Print the diagnosis, by default to stdout: it is the command's result."""
+def show_diagnosis() -> None:
+    """Print the diagnosis on stdout: it is the command's result."""
     from loadgen.console import SafeConsole
 
-    (console or SafeConsole()).print(diagnosis_view(diagnose()))
+    SafeConsole().print(diagnosis_view(diagnose()))
 
 
 def _machine(machine: Hardware) -> Check:
@@ -147,24 +137,23 @@ def _gpu(machine: Hardware) -> Check:
     if not machine.gpus:
         return Check(name=GPU, state="unknown", found="nvidia-smi is there, and lists no GPU that may be used")
     found = [
-        f"{gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB, compute capability {gpu.compute_capability or '?'})"
-        if gpu.memory_bytes is not None
-        else gpu.name
+        gpu.name
+        if gpu.memory_bytes is None
+        else f"{gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB, compute capability {gpu.compute_capability or '?'})"
         for gpu in machine.gpus
     ]
     driver = machine.gpus[0].driver or "of unknown version"
     return Check(name=GPU, state="ok", found=f"{', '.join(found)}, driver {driver}")
 
 
-def _package(name: str, distributions: Sequence[str], *, add: str, optional: bool = False) -> Check:
+def _package(name: str, distributions: Sequence[str], *, add: str) -> Check:
     """Check for the first of `distributions` that is installed, by its metadata: nothing is imported."""
     for distribution in distributions:
         try:
-            found = f"{distribution} {version(distribution)}"
-            return Check(name=name, state="ok", found=found, optional=optional)
+            return Check(name=name, state="ok", found=f"{distribution} {version(distribution)}")
         except PackageNotFoundError:
             continue
-    return Check(name=name, state="missing", found="not installed", add=add, optional=optional)
+    return Check(name=name, state="missing", found="not installed", add=add)
 
 
 def embedded_triton() -> Check:
@@ -195,36 +184,34 @@ def _onnxruntime(machine: Hardware) -> Check:
     if not installed:
         return checks[0]
     if len(installed) > 1:
-        repair = f"pip uninstall onnxruntime onnxruntime-gpu && {add}"
-        found = f"{' and '.join(installed)} overwrite each other"
-        return Check(name=ONNX_RUNTIME, state="unknown", found=found, add=repair)
+        found, remove = " and ".join(installed), "pip uninstall onnxruntime onnxruntime-gpu"
+        found += " overwrite each other"
+        return Check(name=ONNX_RUNTIME, state="unknown", found=found, add=f"{remove} && {add}")
     names = [name.removesuffix("ExecutionProvider") for name in machine.providers]
     if not names:
         return Check(name=ONNX_RUNTIME, state="unknown", found=f"{installed[0]} cannot be imported", add=add)
     usable = ", ".join(names) if machine.gpus else "CPU"
-    lacks_gpu = bool(machine.gpus) and "CUDA" not in names
-    return Check(
-        name=ONNX_RUNTIME, state="ok", found=f"{installed[0]}, for {usable}", add=add if lacks_gpu else ""
-    )
+    add = add if machine.gpus and "CUDA" not in names else ""
+    return Check(name=ONNX_RUNTIME, state="ok", found=f"{installed[0]}, for {usable}", add=add)
 
 
 def _local_triton() -> Check:
     path = shutil.which("tritonserver")
     add = "" if path else "it comes in NVIDIA's container; from outside it, use --server docker"
     found = path or "no tritonserver on PATH"
-    return Check(name=SERVERS["local"], state="ok" if path else "missing", found=found, add=add, optional=True)
+    return Check(name=SERVERS["local"], state="ok" if path else "missing", found=found, add=add)
 
 
 def _docker() -> Check:
-    state: State = "missing"
-    found, add = "no docker on PATH", "https://docs.docker.com/engine/install"
-    if shutil.which("docker") is not None:
-        engine = _answer("docker", "version", "--format", "{{.Server.Version}}")
-        state, found, add = "ok", f"docker engine {engine}", ""
-        if engine is None:
-            state, found = "unknown", "docker is there, and its engine does not answer"
-            add = "sudo systemctl start docker"
-    return Check(name=SERVERS["docker"], state=state, found=found, add=add, optional=True)
+    name = SERVERS["docker"]
+    if shutil.which("docker") is None:
+        add = "https://docs.docker.com/engine/install"
+        return Check(name=name, state="missing", found="no docker on PATH", add=add)
+    engine = _answer("docker", "version", "--format", "{{.Server.Version}}")
+    if engine is None:
+        found = "docker is there, and its engine does not answer"
+        return Check(name=name, state="unknown", found=found, add="sudo systemctl start docker")
+    return Check(name=name, state="ok", found=f"docker engine {engine}")
 
 
 def _http_answers(root: Path = Path("/")) -> Check:
@@ -233,26 +220,25 @@ def _http_answers(root: Path = Path("/")) -> Check:
     try:
         room_bytes = int((root / "proc/sys" / ROOM_SETTING.replace(".", "/")).read_text())
     except (OSError, ValueError):
-        return Check(name=name, state="unknown", found=f"{ROOM_SETTING} cannot be read", optional=True)
+        return Check(name=name, state="unknown", found=f"{ROOM_SETTING} cannot be read")
     found = f"each of its threads buffers {room_bytes // BYTES_AN_ANSWER:,} responses, and loses any more"
     if room_bytes >= ENOUGH_ROOM_BYTES:
-        return Check(name=name, state="ok", found=found, optional=True)
+        return Check(name=name, state="ok", found=found)
     hint = (
         f"for hundreds of connections: sysctl -w {ROOM_SETTING}={ENOUGH_ROOM_BYTES}, before a server starts, "
         "or --protocol grpc"
     )
-    return Check(name=name, state="poor", found=found, add=hint, optional=True)
+    return Check(name=name, state="poor", found=found, add=hint)
 
 
 def _kubectl() -> Check:
     if shutil.which("kubectl") is None:
         add = "https://kubernetes.io/docs/tasks/tools (to deploy, not to optimize)"
-        return Check(name="kubectl", state="missing", found="no kubectl on PATH", add=add, optional=True)
+        return Check(name="kubectl", state="missing", found="no kubectl on PATH", add=add)
     client = _answer("kubectl", "version", "--client=true", "--output=yaml")
     lines = [line.strip() for line in (client or "").splitlines()]
     found = next((line.split()[-1] for line in lines if line.startswith("gitVersion:")), None)
-    state: State = "ok" if found else "unknown"
-    return Check(name="kubectl", state=state, found=found or "kubectl does not answer", optional=True)
+    return Check(name="kubectl", state="ok" if found else "unknown", found=found or "kubectl does not answer")
 
 
 def _answer(*command: str) -> str | None:
