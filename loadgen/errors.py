@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.exit_codes import CODES, Status
 
@@ -31,8 +31,8 @@ class UserError(Exception):
     """Base of all errors shown as two lines without a traceback. `status` is how the command ends."""
 
     status: Status = "bad_input"
-    result: object | None = None
-    """The record of a load test that was measured before the error: `tritune.loadtest` raises it."""
+    result: Any = None
+    """What there is in spite of it: what `tritune.loadtest` had measured, or the `Run` of `tritune.optimize`."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what, fix)  # both, so that it can be pickled

@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from loadgen.command.app import as_user_error
-from loadgen.errors import BadInput, EnvironmentFailed, UserError
-from loadgen.options.declare import made_of, option_fields
+from loadgen.errors import BadInput, UserError
+from loadgen.options.declare import made_of
+from loadgen.options.load_test import LoadTestOptions
 from loadgen.options.sources import given_in_call, take_variables
-from loadgen.printable import printable
+from optimizer.call_options import CallOptions
+from tritune.messages import LOADTEST, OPTIMIZE, converted
+from tritune.records import Recommendation, Result, opened, recommended
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from loadgen.records.record import LoadTestRecord
+    from loadgen.console import SafeConsole
     from search.records.recommendation import RecommendationRecord
-    from search.records.trial import LoadRunRecord, TrialRecord
-
-_OF_COMMANDS = {"json", "config", "debug", "version"}
-_NOT_OPTIMIZE = {*_OF_COMMANDS, "dry_run"}
-_NOT_LOADTEST = {*_OF_COMMANDS, "master", "expect_workers", "worker", "port", "bind"}
-"""Options that calls do not take. Several machines need Locust in the process, which patches it."""
 
 
-@contextmanager
-def _converted(command: str) -> Iterator[None]:
-    """Turn every error of the block into one of two lines."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise as_user_error(error, command) from error
+def _console(progress: bool | None) -> SafeConsole:
+    """Return the console of a call's progress: stderr, or with None only in a notebook and at a prompt."""
+    from loadgen.console import SafeConsole
+
+    if hasattr(sys, "ps1") if progress is None else progress:
+        return SafeConsole(stderr=True)
+    # With FORCE_COLOR it would be a terminal, and a live display be drawn.
+    return SafeConsole(file=io.StringIO(), quiet=True, force_terminal=False)
 
 
 def _finish_never(_: object) -> nullcontext[Callable[[], bool]]:
@@ -55,32 +47,50 @@ def optimized(
     arguments: Mapping[str, object],
     on_event: Callable[[Any], object] | None,
     stop: Callable[[], bool] | None,
-) -> RecommendationRecord:
+    progress: bool | None,
+) -> Recommendation:
     """See `tritune.optimize`."""
-    from optimizer.call_options import OPTIONS, CallOptions
     from optimizer.command import session
     from optimizer.command.arguments import config_of_call
     from optimizer.run.pipeline import optimize
+    from optimizer.run.progress import Progress
     from search.trials import events
 
-    def show(event: events.Event) -> None:
-        if on_event is not None:
-            on_event(event)
+    begun: list[Path] = []
 
-    declared = {name: one for name, one in OPTIONS.items() if name not in _NOT_OPTIMIZE}
-    with _converted("optimize"), _only_run():
-        values, origins = given_in_call("optimize", declared, arguments)
-        call = made_of(CallOptions, values, str)
-        config, notes = config_of_call(call, values, origins)
-        found, _ = session.carry_out(
-            config,
-            notes,
-            call,
-            optimize,
-            display=nullcontext(show),
-            heeding=_finish_never if stop is None else lambda _: nullcontext(stop),
-        )
-    return found
+    def search(config: Any, **given: Any) -> RecommendationRecord:
+        begun.append(config.output)
+        return optimize(config, **given)
+
+    @contextmanager
+    def shown(budget_s: float) -> Iterator[events.OnEvent]:
+        with Progress(_console(progress), budget_s=budget_s) as show:
+
+            def both(event: events.Event) -> None:
+                show(event)
+                if on_event is not None:
+                    on_event(event)
+
+            yield both
+
+    try:
+        with converted("optimize", OPTIMIZE, arguments), _only_run():
+            values, origins = given_in_call("optimize", OPTIMIZE, arguments)
+            call = made_of(CallOptions, values, str)
+            config, notes = config_of_call(call, values, origins)
+            found, _ = session.carry_out(
+                config,
+                notes,
+                call,
+                search,
+                display=shown(config.time_budget_s),
+                heeding=_finish_never if stop is None else lambda _: nullcontext(stop),
+            )
+    except UserError as error:
+        with suppress(UserError):
+            error.result = opened(begun[0]) if begun else None
+        raise
+    return recommended(found, config.output)
 
 
 @contextmanager
@@ -106,84 +116,26 @@ def _only_run() -> Iterator[None]:
         _ONE_RUN.release()
 
 
-def load_tested(arguments: Mapping[str, object]) -> LoadTestRecord:
+def load_tested(arguments: Mapping[str, object], progress: bool | None) -> Result:
     """See `tritune.loadtest`."""
     from loadgen.command.arguments import order_from_options
     from loadgen.command.run import carry_out
-    from loadgen.console import SafeConsole
-    from loadgen.options.load_test import LoadTestOptions
     from loadgen.spec.load_test import Note
 
-    declared = {name: one for name, one in option_fields(LoadTestOptions).items() if name not in _NOT_LOADTEST}
-    with _converted("loadtest"):
-        values, _ = given_in_call("loadtest", declared, arguments)
+    with converted("loadtest", LOADTEST, arguments):
+        values, _ = given_in_call("loadtest", LOADTEST, arguments)
         assumed: list[str] = []
         options = made_of(LoadTestOptions, values, assumed.append)
         order, notes = order_from_options(options, os.environ)
         record, problems = carry_out(
             order,
             [*(Note(text=text) for text in assumed), *notes],
-            # With FORCE_COLOR it would be a terminal, and its live display would replace sys.stdout.
-            console=SafeConsole(file=io.StringIO(), quiet=True, force_terminal=False),
+            console=_console(progress),
             heeding=_finish_never,
             web_port=options.web_port if options.web else None,
         )
+        found = Result(**dict(record))
         if problems:
-            problems[0].result = record
+            problems[0].result = found
             raise problems[0]
-    return record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What a run has left in its directory. `recommendation` None: it recommends nothing, or is not finished."""
-
-    directory: Path
-    recommendation: RecommendationRecord | None
-    trials: tuple[TrialRecord, ...]
-
-    @property
-    def load_runs(self) -> tuple[LoadRunRecord, ...]:
-        """The load runs of all trials, in the order of the trials."""
-        return tuple(run for trial in self.trials for run in trial.load_runs)
-
-    def to_pandas(self, of: Literal["trials", "load_runs"] = "trials") -> pd.DataFrame:
-        """Return a data frame with a row per trial, or per load run with the number of its `trial`.
-
-        Fields of parts have names such as `measurement.latency_p99_ms`. Raises Error if pandas is not installed.
-        """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise EnvironmentFailed("pandas is not installed here.", "Install it: pip install pandas") from error
-        if of == "trials":
-            rows = [trial.model_dump(mode="json", exclude={"load_runs"}) for trial in self.trials]
-        else:
-            rows = [
-                {"trial": trial.number, **run.model_dump(mode="json")}
-                for trial in self.trials
-                for run in trial.load_runs
-            ]
-        return pd.json_normalize(rows)
-
-
-def opened(directory: str | PathLike[str]) -> Run:
-    """See `tritune.open_run`."""
-    from search.records.run_files import read_recommendation, read_trials, recommendation_if_any
-
-    try:
-        folder = Path(directory)
-        with suppress(FileNotFoundError):
-            folder.stat()
-    except (OSError, TypeError, ValueError) as error:  # a name too long, a NUL, no path at all
-        reason = getattr(error, "strerror", None) or error
-        raise BadInput(
-            f"{printable(repr(directory), most=200)} is not the directory of a run: {reason}.",
-            "Give the directory of a run, such as runs/MODEL-TIME.",
-        ) from error
-    with _converted("optimize"):
-        trials = read_trials(folder)
-        found = recommendation_if_any(folder)
-        if found is None and not trials:
-            found = read_recommendation(folder)  # raises what is wrong with it
-    return Run(directory=folder, recommendation=found, trials=trials)
+    return found

@@ -155,7 +155,7 @@ def given_in_call(
 
 def _written(one: OptionField, value: object) -> tuple[str, ...]:
     """Return an argument as text; more than one if the option can be repeated. Raises BadInput."""
-    parts = value if isinstance(value, list | tuple) else [value]
+    parts = value if isinstance(value, list | tuple | range) else [value]
     for part in parts:
         known = isinstance(part, str | numbers.Number | os.PathLike)  # NumPy's numbers, too
         if not known or (isinstance(part, bool) and one.kind is not bool):

@@ -225,6 +225,12 @@ def page(report: Report) -> str:
     return template.render(report=report, file=_file)
 
 
+def card(headline: str, lines: Sequence[str], table: Table | None) -> str:
+    """Return an answer as a piece of HTML for a notebook, in its colours. The template escapes all text."""
+    template = _environment().from_string(_file("card.html"))
+    return template.render(headline=headline, lines=[line for line in lines if line], table=table)
+
+
 def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined
 

@@ -1,11 +1,11 @@
-"""`optimize doctor`: check the software and hardware of this machine, and print how to add missing parts."""
+"""`optimize doctor`: say whether `optimize` can run on this machine, and how to add what is missing."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,11 +19,21 @@ from optimizer.machine.hardware import Hardware, hardware
 from optimizer.machine.stalls import COUNTS_MS, measure_stalls
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import RenderableType
 
 
-State = Literal["ok", "missing", "unknown"]
+State = Literal["ok", "missing", "poor", "unknown"]
+COLOURS: dict[State, str] = {"ok": "green", "missing": "yellow", "poor": "yellow", "unknown": "magenta"}
+SERVERS = {"embedded": "Triton, embedded", "local": "Triton, local", "docker": "Triton, docker"}
+"""The check of each kind of server."""
+
+ONNX_RUNTIME, GPU = "ONNX Runtime", "GPU"
+TENSORRT = {
+    "TensorRT": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+    "TensorRT-RTX": ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu12-bindings", "tensorrt-rtx"),
+}
+"""The distributions of each library that builds engines for a GPU; their extras are called the same."""
+
 ASK_TIMEOUT_S = 10.0
 START_TIMEOUT_S = 60.0
 WATCHED_S = 1.0
@@ -34,12 +44,16 @@ ENOUGH_ROOM_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The state of one thing that `optimize` can use. `add` is the command that adds it, "" if none is needed."""
+    """The state of one thing that `optimize` can use. `add` is the command that adds it, "" if none is needed.
+
+    `poor`: it works, and not well. `optional`: `optimize` runs without it.
+    """
 
     name: str
     state: State
     found: str
     add: str = ""
+    optional: bool = False
 
 
 def diagnose(embedded: Callable[[], Check] | None = None) -> tuple[Check, ...]:
@@ -48,52 +62,56 @@ def diagnose(embedded: Callable[[], Check] | None = None) -> tuple[Check, ...]:
     `embedded` is the check of the embedded Triton; None starts it for some seconds, to load an empty model.
     """
     machine = hardware()
-    return (
-        _machine(machine),
-        _quiet(),
-        _gpu(machine),
-        _driver(machine),
-        (embedded or embedded_triton)(),
-        _local_triton(),
-        _docker(),
-        _http_answers(),
-        _onnxruntime(),
-        _providers(machine),
-        _package("TensorRT", ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"), add=install_command("tensorrt")),
-        _package(
-            "TensorRT-RTX",
-            ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu12-bindings", "tensorrt-rtx"),
-            add=install_command("tensorrt-rtx"),
-        ),
-        _kubectl(),
-    )
+    gpu = [] if not machine.gpus and shutil.which("nvidia-smi") is None else [_gpu(machine)]
+    libraries = TENSORRT.items() if machine.gpus else ()
+    tensorrt = [_package(name, names, add=install_command(name.lower())) for name, names in libraries]
+    needed = _machine(machine), _quiet(), *gpu, (embedded or embedded_triton)(), _onnxruntime(machine)
+    others = *tensorrt, _local_triton(), _docker(), _http_answers(), _kubectl()
+    return (*needed, *(replace(check, optional=True) for check in others))
 
 
-def diagnosis_table(checks: Sequence[Check]) -> Table:
-    """Return the checks as a table for the terminal."""
-    from rich import box
+def verdict(checks: Sequence[Check]) -> tuple[str, str]:
+    """Return whether `optimize` can run here, and on what, in a sentence, and the command that mends it."""
+    found = {check.name: check for check in checks}
+    kinds = [kind for kind, name in SERVERS.items() if found[name].state == "ok"]
+    onnxruntime, embedded = found[ONNX_RUNTIME], found[SERVERS["embedded"]]
+    lacking = embedded if onnxruntime.state == "ok" else onnxruntime
+    if onnxruntime.state != "ok" or not kinds:
+        return f"Not ready: {lacking.name}: {lacking.found}.", lacking.add
+    place = "CPU"
+    if GPU in found and found[GPU].state == "ok":
+        libraries = [name for name in (ONNX_RUNTIME, *TENSORRT) if found[name].state == "ok"]
+        place = f"GPU, with {', '.join(libraries)}" if not onnxruntime.add else "CPU alone, not on the GPU"
+    option = "" if "embedded" in kinds else f", with --server {kinds[0]},"
+    return f"Ready: optimize can run here{option} on the {place}.", onnxruntime.add
+
+
+def diagnosis_view(checks: Sequence[Check]) -> RenderableType:
+    """Return the verdict and the checks for the terminal."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    marks = {"ok": ("ok", "green"), "missing": ("missing", "yellow"), "unknown": ("unknown", "magenta")}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("found, and how to add it")
-    for check in checks:
-        mark, colour = marks[check.state]
-        found = Text(check.found)
-        if check.add:
-            found.append(f"\n{check.add}", style="bold")
-        table.add_row(Text(check.name), Text(mark, style=colour), found)
-    return table
+    ready, mend = verdict(checks)
+    parts: list[RenderableType] = [Text(ready, style="bold green" if ready.startswith("Ready") else "bold red")]
+    parts += [Text(f"  {mend}", style="bold")] if mend else []
+    width = max(len(check.name) for check in checks)
+    for title, optional in (("", False), ("\nOptional:", True)):
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for check in checks:
+            if check.optional is optional:
+                found = Text.assemble(check.found, (f"\n{check.add}" if check.add else "", "bold"))
+                state = Text(check.state.ljust(7), style=COLOURS[check.state])
+                table.add_row(state, Text(check.name.ljust(width)), found)
+        parts += [Text(title), table]
+    return Group(*parts)
 
 
-def show_diagnosis(console: Console | None = None) -> None:
-    """Print the diagnosis, by default to stdout: it is the command's result."""
+def show_diagnosis() -> None:
+    """Print the diagnosis on stdout: it is the command's result."""
     from loadgen.console import SafeConsole
 
-    (console or SafeConsole()).print(diagnosis_table(diagnose()))
+    SafeConsole().print(diagnosis_view(diagnose()))
 
 
 def _machine(machine: Hardware) -> Check:
@@ -101,6 +119,7 @@ def _machine(machine: Hardware) -> Check:
     found += f"{machine.memory_bytes / 2**30:.1f} GiB"
     if machine.cloud is not None:
         found += f", {machine.cloud.provider} {machine.cloud.instance_type or ''}".rstrip()
+    found += "" if machine.gpus else ", no GPU"
     return Check(name="machine", state="ok", found=found)
 
 
@@ -111,27 +130,20 @@ def _quiet() -> Check:
     if stalls.worst_ms < COUNTS_MS:
         return Check(name="quiet", state="ok", found=found)
     hint = "stop other programs here, or measure on a dedicated machine"
-    return Check(name="quiet", state="missing", found=f"{found}; requests are late by as much", add=hint)
+    return Check(name="quiet", state="poor", found=f"{found}; requests are late by as much", add=hint)
 
 
 def _gpu(machine: Hardware) -> Check:
     if not machine.gpus:
-        return Check(name="GPU", state="missing", found="none; models are served on the CPU")
+        return Check(name=GPU, state="unknown", found="nvidia-smi is there, and lists no GPU that may be used")
     found = [
-        f"{gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB, compute capability {gpu.compute_capability or '?'})"
-        if gpu.memory_bytes is not None
-        else gpu.name
+        gpu.name
+        if gpu.memory_bytes is None
+        else f"{gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB, compute capability {gpu.compute_capability or '?'})"
         for gpu in machine.gpus
     ]
-    return Check(name="GPU", state="ok", found=", ".join(found))
-
-
-def _driver(machine: Hardware) -> Check:
-    if machine.gpus:
-        return Check(name="NVIDIA driver", state="ok", found=machine.gpus[0].driver or "of unknown version")
-    if shutil.which("nvidia-smi"):
-        return Check(name="NVIDIA driver", state="unknown", found="nvidia-smi is there, and lists no GPU")
-    return Check(name="NVIDIA driver", state="missing", found="no nvidia-smi; only needed with a GPU")
+    driver = machine.gpus[0].driver or "of unknown version"
+    return Check(name=GPU, state="ok", found=f"{', '.join(found)}, driver {driver}")
 
 
 def _package(name: str, distributions: Sequence[str], *, add: str) -> Check:
@@ -146,7 +158,7 @@ def _package(name: str, distributions: Sequence[str], *, add: str) -> Check:
 
 def embedded_triton() -> Check:
     """Check that the embedded Triton is installed, starts, and finds the packages of our runtime."""
-    installed = _package("Triton, embedded", ("nvidia-pytriton",), add=install_command("embedded"))
+    installed = _package(SERVERS["embedded"], ("nvidia-pytriton",), add=install_command("embedded"))
     if installed.state != "ok":
         return installed
     with scratch_folder("doctor") as folder:
@@ -164,45 +176,42 @@ def embedded_triton() -> Check:
     return Check(name=installed.name, state="ok", found=found, add="pip install 'numpy<2'" if numpy else "")
 
 
-def _onnxruntime() -> Check:
+def _onnxruntime(machine: Hardware) -> Check:
     """Check that one of the two packages is installed, not both: they write the same files."""
-    checks = [_package("ONNX Runtime", (name,), add="") for name in ("onnxruntime-gpu", "onnxruntime")]
-    installed = [check for check in checks if check.state == "ok"]
+    add = "pip install onnxruntime-gpu"
+    checks = [_package(ONNX_RUNTIME, (name,), add=add) for name in ("onnxruntime-gpu", "onnxruntime")]
+    installed = [check.found for check in checks if check.state == "ok"]
+    if not installed:
+        return checks[0]
     if len(installed) > 1:
-        found = " and ".join(check.found for check in installed) + " overwrite each other"
-        repair = "pip uninstall onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"
-        return Check(name="ONNX Runtime", state="unknown", found=found, add=repair)
-    if installed:
-        return installed[0]
-    return Check(name="ONNX Runtime", state="missing", found="not installed", add="pip install onnxruntime-gpu")
-
-
-def _providers(machine: Hardware) -> Check:
+        found, remove = " and ".join(installed), "pip uninstall onnxruntime onnxruntime-gpu"
+        found += " overwrite each other"
+        return Check(name=ONNX_RUNTIME, state="unknown", found=found, add=f"{remove} && {add}")
     names = [name.removesuffix("ExecutionProvider") for name in machine.providers]
     if not names:
-        return Check(
-            name="ONNX Runtime providers", state="missing", found="none", add="pip install onnxruntime-gpu"
-        )
-    unusable = "" if machine.gpus else "; without a GPU only CPU can be used"
-    return Check(name="ONNX Runtime providers", state="ok", found=f"{', '.join(names)}{unusable}")
+        return Check(name=ONNX_RUNTIME, state="unknown", found=f"{installed[0]} cannot be imported", add=add)
+    usable = ", ".join(names) if machine.gpus else "CPU"
+    add = add if machine.gpus and "CUDA" not in names else ""
+    return Check(name=ONNX_RUNTIME, state="ok", found=f"{installed[0]}, for {usable}", add=add)
 
 
 def _local_triton() -> Check:
     path = shutil.which("tritonserver")
     add = "" if path else "it comes in NVIDIA's container; from outside it, use --server docker"
     found = path or "no tritonserver on PATH"
-    return Check(name="Triton, local", state="ok" if path else "missing", found=found, add=add)
+    return Check(name=SERVERS["local"], state="ok" if path else "missing", found=found, add=add)
 
 
 def _docker() -> Check:
+    name = SERVERS["docker"]
     if shutil.which("docker") is None:
         add = "https://docs.docker.com/engine/install"
-        return Check(name="Triton, docker", state="missing", found="no docker on PATH", add=add)
+        return Check(name=name, state="missing", found="no docker on PATH", add=add)
     engine = _answer("docker", "version", "--format", "{{.Server.Version}}")
     if engine is None:
         found = "docker is there, and its engine does not answer"
-        return Check(name="Triton, docker", state="unknown", found=found, add="sudo systemctl start docker")
-    return Check(name="Triton, docker", state="ok", found=f"docker engine {engine}")
+        return Check(name=name, state="unknown", found=found, add="sudo systemctl start docker")
+    return Check(name=name, state="ok", found=f"docker engine {engine}")
 
 
 def _http_answers(root: Path = Path("/")) -> Check:
@@ -212,14 +221,14 @@ def _http_answers(root: Path = Path("/")) -> Check:
         room_bytes = int((root / "proc/sys" / ROOM_SETTING.replace(".", "/")).read_text())
     except (OSError, ValueError):
         return Check(name=name, state="unknown", found=f"{ROOM_SETTING} cannot be read")
-    found = f"some {room_bytes // BYTES_AN_ANSWER:,} answers may wait in one thread, more are lost"
+    found = f"each of its threads buffers {room_bytes // BYTES_AN_ANSWER:,} responses, and loses any more"
     if room_bytes >= ENOUGH_ROOM_BYTES:
         return Check(name=name, state="ok", found=found)
     hint = (
         f"for hundreds of connections: sysctl -w {ROOM_SETTING}={ENOUGH_ROOM_BYTES}, before a server starts, "
         "or --protocol grpc"
     )
-    return Check(name=name, state="missing", found=found, add=hint)
+    return Check(name=name, state="poor", found=found, add=hint)
 
 
 def _kubectl() -> Check:

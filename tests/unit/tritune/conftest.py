@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from simulated_bench import SimulatedBench
 
-import tritune
 from optimizer.machine.stalls import SchedulingStalls
 from optimizer.run import pipeline
+from search.records.recommendation import RecommendationRecord
 
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches run on a simulated server, in its time."""
 
-    def search(config: Any, **given: Any) -> tritune.Recommendation:
+    def search(config: Any, **given: Any) -> RecommendationRecord:
         served = SimulatedBench()
 
         def bench_for(config: Any, prepared: Any, workload: Any) -> nullcontext[Any]:

@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,15 @@ def test_a_call_from_beside_a_foreign_module_is_an_import_error_that_names_it(tm
 
 def test_all_public_names_exist() -> None:
     assert all(hasattr(tritune, name) for name in tritune.__all__)
+    assert tritune.__version__ == version("tritune")
+
+
+def test_a_clone_called_tritune_hides_nothing_from_the_folder_that_holds_it(tmp_path: Path) -> None:
+    """Python finds a folder without `__init__.py` as a package, unless a real one is on the path as well."""
+    (tmp_path / "tritune").mkdir()
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    code = "import tritune; tritune.optimize"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=without, check=True)
 
 
 def test_its_error_can_be_pickled() -> None:

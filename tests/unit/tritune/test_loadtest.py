@@ -78,7 +78,7 @@ def test_values_are_what_a_person_would_write(tmp_path: Path) -> None:
             p99=500,
             duration="300ms",
             warmup="0s",
-            batch_size=np.int64(1),
+            batch_size=np.int64(1),  # type: ignore[arg-type]
             shape=["x:256"],
             ask_output="y",
             output=tmp_path / "record.json",
@@ -92,20 +92,22 @@ def test_values_are_what_a_person_would_write(tmp_path: Path) -> None:
     assert any("500" in note for note in found.notes)  # that ms were assumed
     assert (tmp_path / "record.json").read_text() == found.model_dump_json(indent=2) + "\n"
     assert (tmp_path / "page.html").is_file()
+    assert found.outcome in repr(found)
+    assert "<td" in found._repr_html_()
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({}, "--rate"),
+        ({}, "rate="),
         ({"rate": "many"}, "rate"),
-        ({"rate": 5, "p99": "50 apples"}, "--p99"),
+        ({"rate": 5, "p99": "50 apples"}, "p99='50 apples'"),
         ({"rate": 10**5000}, "rate"),
         ({"rate": 5, "html": False}, "html"),
-        ({"rate": 5, "output": "a\0b"}, "--output"),
+        ({"rate": 5, "output": "a\0b"}, "output="),
         ({"rate": 5, "shape": {"x": (4,)}}, "shape"),
         ({"rate": 5, "durations": "3s"}, "duration"),
-        ({"rate": 5, "processes": 0}, "--processes"),
+        ({"rate": 5, "processes": 0}, "processes=0"),
         ({"rate": 5, "find_max": "perhaps"}, "find_max"),
         ({"master": True}, "master"),  # would bring Locust into the process
         ({"json": True}, "json"),
@@ -130,5 +132,5 @@ def test_variables_of_the_command_are_no_options_of_a_call(monkeypatch: pytest.M
     monkeypatch.setenv("TRITUNE_LOADTEST_RATE", "5")
     with pytest.raises(tritune.Error) as caught:
         tritune.loadtest("http://127.0.0.1:9", model="m")
-    assert "--rate" in caught.value.fix
+    assert "rate=" in caught.value.fix
     assert os.environ["TRITUNE_LOADTEST_RATE"] == "5"

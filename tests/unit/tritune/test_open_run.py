@@ -1,10 +1,13 @@
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tritune
+from optimizer.run.recommendation import keep_failure
+from search.find_best import NothingFound
 
 RECORDED = Path(__file__).parents[2] / "data" / "recorded_runs"
 
@@ -20,8 +23,35 @@ def test_a_run_has_its_recommendation_its_trials_and_their_load_runs() -> None:
 def test_a_run_that_is_not_finished_has_its_trials(tmp_path: Path) -> None:
     (tmp_path / "trials.jsonl").write_bytes((RECORDED / "one-core" / "trials.jsonl").read_bytes())
     run = tritune.open_run(str(tmp_path))
-    assert run.recommendation is None
+    assert (run.recommendation, run.outcome, run.status) == (None, None, None)
+    assert "resume=" in run.advice
     assert len(run.trials) == len(tritune.open_run(RECORDED / "one-core").trials)
+
+
+def test_a_run_that_recommends_nothing_says_why_and_what_to_do(tmp_path: Path) -> None:
+    keep_failure(tmp_path, NothingFound("No rate met <p99>.", "Raise --p99, or go on: optimize --resume runs/a"))
+    run = tritune.open_run(tmp_path)
+    assert (run.recommendation, run.trials) == (None, ())
+    assert (run.status, run.reason, run.advice) == (
+        "violated",
+        "No rate met <p99>.",
+        'Raise p99=, or go on: tritune.optimize(resume="runs/a")',
+    )
+    assert "No rate met &lt;p99&gt;." in run._repr_html_()
+
+
+def test_a_notebook_shows_the_answer_and_a_prompt_one_line(tmp_path: Path) -> None:
+    run = tritune.open_run(RECORDED / "two-cores")
+    found = run.recommendation
+    for shown in (run, found):
+        assert "provisional" in repr(shown)
+        assert "\n" not in repr(shown)
+        page = ET.fromstring(shown._repr_html_())  # noqa: S314 - well formed, as text of others is escaped
+        cells = [cell.text for cell in page.iter("td")]
+        assert cells[cells.index("maximum batch size") + 1] == str(found.winner.config.max_batch_size)
+    strange = found.model_copy(update={"status_reason": "<script>1</script>"})
+    assert "<script>" not in strange._repr_html_()
+    assert found.report(tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize("place", [".", "nowhere"])

@@ -98,13 +98,13 @@ def test_in_the_main_thread_no_handler_is_set_and_a_listener_that_fails_ends_not
     ("changed", "named"),
     [
         ({"model": None}, "model"),
-        ({"p99": None}, "--p99"),
-        ({"seed": -1}, "--seed"),
+        ({"p99": None}, 'p99="50ms"'),
+        ({"seed": -1}, "seed=-1"),
         ({"seed": "three"}, "seed"),
         ({"precision": "fp32"}, "precisions"),
         ({"precisions": ["fp32", "fp3"]}, "fp3"),
         ({"dry_run": True}, "dry_run"),
-        ({"storage": "nonsense"}, "--storage"),
+        ({"storage": "nonsense"}, "storage="),
     ],
 )
 def test_an_error_has_two_lines_and_the_exit_code(options: dict[str, Any], changed: Any, named: str) -> None:
@@ -119,4 +119,4 @@ def test_a_password_may_be_in_a_call_which_no_list_of_processes_shows(options: d
     """On a command line it is refused, before anything else is; here another option is."""
     with pytest.raises(tritune.Error) as caught:
         tritune.optimize(**options, storage="postgresql://me:secret@localhost:1/none", server_port=0)
-    assert "--server-port" in caught.value.what
+    assert "server_port=0" in caught.value.what
