@@ -164,7 +164,7 @@ def record_of(
 def _remarks(finding: LoadTestResult) -> tuple[str, ...]:
     ready_s = finding.ready_after_s
     ready = () if ready_s is None else (f"the server answered after {format_seconds(ready_s)} of waiting",)
-    cold = (f"sent a second time, which counts: in the first {finding.cold}",) if finding.cold else ()
+    cold = (f"measured twice, the second run counts: during the first, {finding.cold}",) if finding.cold else ()
     return ready if finding.run is None else (*ready, *cold, *finding.run.measurement.remarks)
 
 
