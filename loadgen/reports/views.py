@@ -77,6 +77,8 @@ def _sections(record: LoadTestRecord) -> Iterator[Section]:
             yield Section(title="Where the time goes", table=tables.stages(measured, server))
             mean = "" if server.mean_batch_size is None else f"{server.mean_batch_size:.2f} on average."
             yield Section(title="Batches that the server formed", note=mean, table=tables.batches(server))
+    if record.capacity is not None:
+        yield Section(title="Every load of the search", table=tables.probes(record.capacity))
     yield Section(title="Settings", table=tables.settings(record))
 
 
@@ -110,7 +112,6 @@ def _capacity(found: CapacityRecord) -> Section:
         plot=("capacity", data) if loads else None,
         caption="Each load by its rate. Probes are short, and most are inconclusive; a confirmation has new load."
         + (" Marks at the upper edge: so many requests failed that there is no such time." if beyond else ""),
-        table=tables.probes(found),
     )
 
 
