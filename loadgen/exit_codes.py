@@ -48,7 +48,7 @@ TABLE = (
     ExitCode(
         99,
         ("violated",),
-        "the SLO is violated, at the confidence; with `optimize` by lone requests on the fastest configuration",
+        "the limit is violated. For `optimize`: even single requests to the fastest configuration are too slow",
     ),
     ExitCode(2, ("bad_input",), "bad input: an option, a file or an address cannot be used"),
     ExitCode(3, ("environment_failed",), "the environment failed: a server, a disk, memory or a storage"),

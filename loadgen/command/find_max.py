@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,10 +153,8 @@ class _Bench:
     def on_attempt(self, attempt: Attempt) -> None:
         """A confirmation run has ended."""
         self._keep()
-        answer = "met" if attempt.met else "not confirmed"
-        self.view.note(
-            f"confirming {format_rate(attempt.rate_per_s)}/s: {answer}, {_p_text(attempt.verdict, self.limit)}"
-        )
+        seen = f"{_word(attempt)}, {_p_text(attempt.verdict, self.limit)}"
+        self.view.note(f"confirming {format_rate(attempt.rate_per_s)}/s: {seen}")
 
 
 def capacity_record(
@@ -168,11 +167,10 @@ def capacity_record(
     met = None if confirmation is None else confirmation.met
     attempts = () if confirmation is None else confirmation.attempts
     runs: tuple[ProbeResult | Attempt, ...] = (*estimate.probes, *attempts)
-    words = [_word(seen) for seen in estimate.probes] + [
-        "confirmed" if one.met else "not confirmed" for one in attempts
-    ]
     return CapacityRecord(
         quantile=limit.quantile,
+        limit=limit.text,
+        limit_ms=None if limit.kind == "attainment" else limit.limit_ms,
         certified_rate_per_s=None if met is None else met.rate_per_s,
         estimate_per_s=estimate.rate_per_s,
         low_per_s=estimate.lower_per_s,
@@ -180,7 +178,7 @@ def capacity_record(
         lone_latency_ms=estimate.lone_latency_ms,
         inconclusive=met is None and estimate.outcome != "too_slow",
         seconds=estimate.load_s + (0.0 if confirmation is None else confirmation.load_s),
-        probes=tuple(_probe_record(run, word, one) for run, word, one in zip(runs, words, measured, strict=True)),
+        probes=tuple(_probe_record(run, one) for run, one in zip(runs, measured, strict=True)),
         reason=_reason(limit, estimate, confirmation) + _why_it_failed(measured),
     )
 
@@ -193,14 +191,24 @@ def _reason(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confi
             f"{attempt.verdict.n:,} requests of their own{_slower_when_idle(limit, estimate.probes)}"
         )
     if confirmation is not None:
-        about = format_rate(estimate.rate_per_s)
-        return (
-            f"about {about} requests/s should meet {limit.text}, but that was not confirmed: {confirmation.reason}"
-        )
+        return _unconfirmed(limit, estimate, confirmation)
     if estimate.outcome == "too_slow":
         return f"no rate meets {limit.text}: {estimate.reason}"
     fix = "" if estimate.outcome == "untrusted" else "; a longer --duration gives it more load"
     return f"no highest rate was found: {estimate.reason}{fix}"
+
+
+def _unconfirmed(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confirmation) -> str:
+    """Return the prediction of the search; without it, if that rate or a lower one violated the limit."""
+    assert estimate.rate_per_s is not None
+    violated = [one.rate_per_s for one in confirmation.attempts if one.violated]
+    violated += [one.rate_per_s for one in estimate.probes if _word(one) in ("violated", "overloaded")]
+    if (lowest := min(violated, default=math.inf)) > estimate.rate_per_s:
+        rate = format_rate(estimate.rate_per_s)
+        return f"about {rate} requests/s are predicted to meet {limit.text}; not confirmed: {confirmation.reason}"
+    return (
+        f"no rate was confirmed to meet {limit.text}: {format_rate(lowest)}/s violated it; {confirmation.reason}"
+    )
 
 
 def _slower_when_idle(limit: LatencyLimit, probes: Sequence[ProbeResult]) -> str:
@@ -227,7 +235,7 @@ def _why_it_failed(measured: Sequence[Measurement]) -> str:
     return f"; of {requests:,} requests in all, {kinds}{whose}"
 
 
-def _probe_record(run: ProbeResult | Attempt, answer: str, measured: Measurement) -> ProbeRecord:
+def _probe_record(run: ProbeResult | Attempt, measured: Measurement) -> ProbeRecord:
     of_shares = run.verdict.limit.kind == "attainment"
     return ProbeRecord(
         rate_per_s=run.rate_per_s,
@@ -235,16 +243,19 @@ def _probe_record(run: ProbeResult | Attempt, answer: str, measured: Measurement
         requests=run.verdict.n,
         violations=run.verdict.violations,
         latency_ms=None if of_shares else none_if_not_finite(run.verdict.latency_ms),
-        answer=answer,
+        answer=_word(run),
+        confirms=isinstance(run, Attempt),
         errors=dict(measured.errors),
     )
 
 
-def _word(seen: ProbeResult) -> str:
-    """Return a probe's result as text; most are too short for a verdict, and show only a tendency."""
+def _word(seen: ProbeResult | Attempt) -> str:
+    """Return a run's result as text; most probes are too short for a verdict, and show only a tendency."""
     if seen.problems:
         return "client late" if seen.verdict.n else "no answer"
-    if seen.overloaded or seen.verdict.answer != "inconclusive":
+    if isinstance(seen, Attempt) and seen.met:
+        return "confirmed"
+    if seen.overloaded or seen.verdict.answer != "inconclusive" or isinstance(seen, Attempt):
         return "overloaded" if seen.overloaded else seen.verdict.answer
     return "looks met" if seen.reading.met else "looks violated"
 

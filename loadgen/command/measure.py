@@ -15,7 +15,7 @@ from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
 from loadgen.printable import printable
-from loadgen.records.curves import curve_of, timeline_of
+from loadgen.records.curves import curve_of, timeline_of, token_times_of
 from loadgen.records.formats import format_seconds
 from loadgen.records.record import (
     LoadRecord,
@@ -29,6 +29,7 @@ from loadgen.sending.request_table import check_memory
 from loadgen.sending.shard import wait_ready
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan
+from loadgen.spec.stream_limits import StreamLimit
 from loadgen.spec.target import Target, without_secrets
 from loadgen.statistics.checks import FailFast, P99Bounds, judge, p99_bounds
 
@@ -163,7 +164,7 @@ def record_of(
 def _remarks(finding: LoadTestResult) -> tuple[str, ...]:
     ready_s = finding.ready_after_s
     ready = () if ready_s is None else (f"the server answered after {format_seconds(ready_s)} of waiting",)
-    cold = (f"sent a second time, which counts: in the first {finding.cold}",) if finding.cold else ()
+    cold = (f"measured twice, the second run counts: during the first, {finding.cold}",) if finding.cold else ()
     return ready if finding.run is None else (*ready, *cold, *finding.run.measurement.remarks)
 
 
@@ -185,6 +186,7 @@ def _figures(order: LoadTest, run: LoadRun, notes: list[str]) -> dict[str, Any]:
         ),
         "curve": _drawn(lambda: curve_of(log, timeout_ns), notes),
         "timeline": _drawn(lambda: timeline_of(log, timeout_ns, duration_s), notes),
+        "token_times": _drawn(lambda: token_times_of(log, timeout_ns, duration_s), notes) or {},
     }
 
 
@@ -231,6 +233,12 @@ def load_record(order: LoadTest, *, machines: int = 1) -> LoadRecord:
         outputs=order.payload.outputs,
         input_data=None if order.payload.data_file is None else order.payload.data_file.name,
         **({} if order.payload.streamed is None else asdict(order.payload.streamed)),
+        good_within_ms={
+            part.measure: part.limit_ms
+            for limit in order.limits.latency
+            if isinstance(limit, StreamLimit)
+            for part in limit.parts
+        },
     )
 
 

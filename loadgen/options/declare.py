@@ -106,8 +106,8 @@ def option(text: str, metavar: str | None = None, *, default: Any = None, **rest
 
 def latency_limits(panel: str) -> Any:
     """Return a dataclass field that declares the options of all latency limits, in the order of `QUANTILES`."""
-    texts = {name: f"The same for {100 * share:g} %. All limits must be met." for name, share in QUANTILES.items()}
-    texts["p99"] = "Latency limit for 99 % of all requests, such as `50ms`."
+    texts = {name: f"Latency limit for {100 * share:g} % of requests." for name, share in QUANTILES.items()}
+    texts["p99"] = "Latency limit for 99 % of requests, such as `50ms`. If several are given, all must hold."
     declared = {
         name: Declared(
             help=text,

@@ -134,7 +134,7 @@ class LoadTestOptions:
         exists=True,
     )
     prompt_tokens: int | None = STREAMS(
-        "Make prompts of so many words, each about a token.", "N", bounds=(1, 1_000_000), common=True
+        "Generate prompts of N words (about one token each).", "N", bounds=(1, 1_000_000), common=True
     )
     output_tokens: int | None = STREAMS(
         "Tokens to ask for. A reply of fewer is not good.", "N", bounds=(1, 1_000_000), common=True
@@ -145,7 +145,7 @@ class LoadTestOptions:
     )
     stream_limits: tuple[StreamLimit, ...] = stream_limits("Streams of tokens")
     attainment: float | None = STREAMS(
-        "Also at least so many of all requests must be good in all of these limits together, such as `95%`; "
+        "Share of requests that must meet all these limits at once, such as `95%`; "
         "--find-max searches for the highest rate at which that holds.",
         "PERCENT",
         parse=partial(share_from_text, option="--attainment", usual="95%"),

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measurement.request_log import RequestLog, percentiles_ns
-from loadgen.records.record import CurveRecord, TimelineRecord
+from loadgen.measurement.streams import time_of
+from loadgen.records.record import CurveRecord, TimelineRecord, TokenTimesRecord
+from loadgen.spec.stream_limits import Measure, StreamLimit
 
 _NS_PER_MS = 1e6
 _MAX_BINS = 150
 _MIN_IN_BIN = 40
 _POINTS_PER_DECADE = 12
+_OF_TOKENS = (StreamLimit(limit_ms=1.0, measure="ttft"), StreamLimit(limit_ms=1.0, measure="tpot"))
 
 
 def curve_of(log: RequestLog, timeout_ns: int) -> CurveRecord | None:
@@ -51,6 +55,18 @@ def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> Timeline
         p99_ms=p99,
         max_ms=top,
     )
+
+
+def token_times_of(log: RequestLog, timeout_ns: int, duration_s: float) -> dict[Measure, TokenTimesRecord]:
+    """Return the curves of the time to the first token, and per token after it; empty if there are no streams."""
+    found: dict[Measure, TokenTimesRecord] = {}
+    for limit in () if log.streams is None else _OF_TOKENS:
+        took_ns = time_of(limit, log.scheduled_ns, log.done_ns, log.streams)
+        times = replace(log, done_ns=log.scheduled_ns + took_ns, streams=None)
+        found[limit.measure] = TokenTimesRecord(
+            curve=curve_of(times, timeout_ns), timeline=timeline_of(times, timeout_ns, duration_s)
+        )
+    return found
 
 
 def bin_width_s(duration_s: float, requests: int) -> float:

@@ -14,6 +14,7 @@ from loadgen.measurement.server_stats import ServerTimings
 from loadgen.measurement.streams import StreamFigures
 from loadgen.spec.limits import Kind
 from loadgen.spec.plan import SharedMemory, StreamApi, TensorFormat
+from loadgen.spec.stream_limits import Measure as StreamMeasure
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -65,6 +66,9 @@ class LoadRecord(Record):
     prompt_tokens: Count | None = None
     output_tokens: Count | None = Field(default=None, description="Tokens that each request asked for.")
     allow_short: bool = False
+    good_within_ms: dict[StreamMeasure, float] = Field(
+        default={}, description="The limits that a request keeps to count as good; empty: none was asked for."
+    )
 
 
 def _observed_answer(check: dict[str, Any]) -> ObservedAnswer | None:
@@ -187,6 +191,13 @@ class CurveRecord(Record):
     latency_ms: tuple[float, ...]
 
 
+class TokenTimesRecord(Record):
+    """One time of each stream, as `curve` and `timeline` have it for the whole reply."""
+
+    curve: CurveRecord | None
+    timeline: TimelineRecord | None
+
+
 class ProbeRecord(Record):
     """One load of a search for the highest rate."""
 
@@ -196,6 +207,7 @@ class ProbeRecord(Record):
     violations: Count
     latency_ms: float | None = Field(description="The limit's quantile.")
     answer: str
+    confirms: bool = Field(default=False, description="A confirmation, with load of its own; false: a probe.")
     errors: dict[str, int] = Field(default_factory=dict, description="Failed requests by kind of failure.")
 
 
@@ -203,6 +215,8 @@ class CapacityRecord(Record):
     """The highest rate that meets the limit. `certified_rate_per_s` null: no rate was confirmed."""
 
     quantile: float
+    limit: str | None = Field(default=None, description="The limit in words; null in older records.")
+    limit_ms: float | None = Field(default=None, description="null: about the share of good streams.")
     certified_rate_per_s: float | None
     estimate_per_s: float | None
     low_per_s: float | None
@@ -252,6 +266,9 @@ class LoadTestRecord(Record):
     measurement: MeasurementRecord | None
     curve: CurveRecord | None
     timeline: TimelineRecord | None
+    token_times: dict[StreamMeasure, TokenTimesRecord] = Field(
+        default={}, description="Of streams: the time to the first token, and per token after it."
+    )
     capacity: CapacityRecord | None
     baseline: str | None
     comparison: tuple[ComparisonRecord, ...]

@@ -23,7 +23,7 @@ Data = dict[str, Any]
 """Plain values that a plot draws; the browser only places the marks."""
 
 Plot = tuple[str, Data]
-"""The name of a function in `page.js`, and its data."""
+"""The name of a function in `page.js`, with more after a colon if a page has several of it; and its data."""
 
 NUMBER = "number"
 TONES = {

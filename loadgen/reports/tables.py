@@ -19,7 +19,7 @@ from loadgen.records.formats import (
     observed_in_words,
     traffic_in_words,
 )
-from loadgen.records.record import CapacityRecord, ComparisonRecord, LoadTestRecord, MeasurementRecord
+from loadgen.records.record import CapacityRecord, ComparisonRecord, LoadTestRecord, MeasurementRecord, ProbeRecord
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import quantile_name
 
@@ -133,7 +133,7 @@ def probes(found: CapacityRecord) -> Table | None:
             number(probe.violations, count),
             number(probe.latency_ms, format_ms),
             Cell(
-                text=", ".join((probe.answer, *(f"{failed:,} {kind}" for kind, failed in probe.errors.items()))),
+                text=", ".join((_answer(probe), *(f"{failed:,} {kind}" for kind, failed in probe.errors.items()))),
                 style=probe.answer,
             ),
         )
@@ -141,6 +141,10 @@ def probes(found: CapacityRecord) -> Table | None:
     )
     headings = ("rate/s", "seconds", "requests", "over the limit", f"{quantile_name(found.quantile)} ms", "answer")
     return Table(headings=headings, rows=rows) if rows else None
+
+
+def _answer(probe: ProbeRecord) -> str:
+    return f"not confirmed: {probe.answer}" if probe.confirms and probe.answer != "confirmed" else probe.answer
 
 
 def traffic(record: LoadTestRecord, measured: MeasurementRecord) -> Table:

@@ -9,12 +9,25 @@ from rich.panel import Panel
 from rich.text import Text
 
 from loadgen.measurement.streams import GOOD
-from loadgen.records.formats import HEADLINES, comparison_in_words, load_in_words
-from loadgen.records.record import LoadTestRecord
+from loadgen.records.formats import HEADLINES, comparison_in_words, format_rate, load_in_words
+from loadgen.records.record import CapacityRecord, CurveRecord, LoadTestRecord, TimelineRecord
 from loadgen.reports import tables
 from loadgen.reports.kit import Data, Plot, Report, Section, nines, page, terminal_table
 from loadgen.spec.limits import quantile_name
 
+_DECIDED = {
+    "met": "met",
+    "confirmed": "met",
+    "violated": "violated",
+    "overloaded": "violated",
+    "client late": "not trusted",
+}
+_DUE = "From the time each request was due."
+_OF_TOKENS = {
+    "ttft": ("Time to first token (TTFT)", _DUE),
+    "tpot": ("Time per token (TPOT)", "From the first token to the last, per token after the first."),
+}
+_LEAST_MS = 1e-3  # axes are logarithmic, and tokens of one write have no time between them
 _TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)
 _STYLES = {
     "met": "bold green",
@@ -51,17 +64,10 @@ def html_page(record: LoadTestRecord) -> str:
 def _sections(record: LoadTestRecord) -> Iterator[Section]:
     yield Section(title="Limits", table=tables.checks(record, reasons=True))
     yield Section(title=f"Compared with {record.baseline}", table=tables.comparison(record.comparison))
-    yield Section(
-        title="Latency distribution",
-        plot=_distribution(record),
-        caption="From the time each request was due. Every further nine is as wide as the one before.",
-    )
-    yield Section(
-        title="Latency over time",
-        plot=_timeline(record),
-        caption="Each stretch of the run by the time its requests were due, and the rate at which they were due.",
-    )
     measured = record.measurement
+    if record.capacity is not None:
+        yield _capacity(record.capacity)
+    yield from _curves(record)
     if measured is not None:
         if measured.streams is not None:
             yield Section(title="Tokens", note=GOOD, table=tables.streams(measured.streams))
@@ -72,13 +78,66 @@ def _sections(record: LoadTestRecord) -> Iterator[Section]:
             mean = "" if server.mean_batch_size is None else f"{server.mean_batch_size:.2f} on average."
             yield Section(title="Batches that the server formed", note=mean, table=tables.batches(server))
     if record.capacity is not None:
-        yield Section(title="The search for the highest rate", table=tables.probes(record.capacity))
+        yield Section(title="Every load of the search", table=tables.probes(record.capacity))
     yield Section(title="Settings", table=tables.settings(record))
 
 
-def _distribution(record: LoadTestRecord) -> Plot | None:
+def _capacity(found: CapacityRecord) -> Section:
+    """Return every load of the search by its rate: the limit's quantile, or the share of good streams."""
+    unit = "good requests, %" if found.limit_ms is None else f"{quantile_name(found.quantile)}, ms"
+    loads = [
+        {
+            "rate": one.rate_per_s,
+            "value": 100 * (1 - one.violations / one.requests) if found.limit_ms is None else one.latency_ms,
+            "decided": _DECIDED.get(one.answer, "inconclusive"),
+            "confirms": one.confirms,
+            "words": f"{one.answer}, {one.violations:,} of {one.requests:,} over the limit",
+        }
+        for one in found.probes
+        if one.requests
+    ]
+    limit = 100 * found.quantile if found.limit_ms is None else found.limit_ms
+    data = {
+        "loads": loads,
+        "unit": unit,
+        "log": found.limit_ms is not None,
+        "limits": [] if found.limit is None else [{"ms": limit, "name": found.limit}],
+        "confirmed": []
+        if (rate := found.certified_rate_per_s) is None
+        else [{"rate": rate, "name": f"{format_rate(rate)}/s confirmed"}],
+    }
+    beyond = any(one["value"] is None for one in loads)
+    return Section(
+        title="The search for the highest rate",
+        plot=("capacity", data) if loads else None,
+        caption="Each load by its rate. Probes are short, and most are inconclusive; a confirmation has new load."
+        + (" Marks at the upper edge: so many requests failed that there is no such time." if beyond else ""),
+    )
+
+
+def _curves(record: LoadTestRecord) -> Iterator[Section]:
+    """Yield the distribution of each time that limits can be about, and the time over the run."""
+    last = ""
+    if record.capacity is not None and record.measurement is not None:
+        last = f" The last load, of {format_rate(record.measurement.planned_rate_per_s)}/s."
+    whole = "Whole replies" if record.token_times else "Latency"
+    times: list[tuple[str, str, str, CurveRecord | None, TimelineRecord | None]] = [
+        (measure, *_OF_TOKENS[measure], one.curve, one.timeline) for measure, one in record.token_times.items()
+    ]
+    times.append(("latency", whole, _DUE, record.curve, record.timeline))
+    for position, (kind, name, about, curve, line) in enumerate(times):
+        limits = _limits(record, kind)
+        yield Section(title=f"{name}: distribution", plot=_distribution(kind, curve, limits), caption=about + last)
+        rated = position == 0
+        yield Section(
+            title=f"{name}: over time",
+            plot=_timeline(kind, line, limits, rated=rated),
+            caption=f"By the time at which requests were due{', with their rate' if rated else ''}.",
+        )
+
+
+def _distribution(kind: str, curve: CurveRecord | None, limits: list[Data]) -> Plot | None:
     """Latency over the share of requests that were at least so fast; x counts nines."""
-    curve = record.curve
     if curve is None or len(curve.quantile) < 3:
         return None
     slowest = curve.quantile[-2]
@@ -88,17 +147,18 @@ def _distribution(record: LoadTestRecord) -> Plot | None:
             "label": "this run",
             "nines": nines(min(share, slowest)),
             "name": "slowest" if share == 1 else f"p{100 * share:.6g}",
-            "ms": latency_ms,
+            "ms": max(latency_ms, _LEAST_MS),
         }
         for share, latency_ms in zip(curve.quantile, curve.latency_ms, strict=True)
     ]
     ticks = [(nines(share), quantile_name(share)) for share in _TICKS if share <= slowest]
-    return "quantiles", {"points": points, "roles": [], "ticks": ticks, "limits": _limits(record)}
+    if len(ticks) < 2:
+        ticks.append((nines(slowest), f"p{100 * slowest:.3g}"))
+    return f"quantiles:{kind}", {"points": points, "roles": [], "ticks": ticks, "limits": limits}
 
 
-def _timeline(record: LoadTestRecord) -> Plot | None:
+def _timeline(kind: str, line: TimelineRecord | None, limits: list[Data], *, rated: bool) -> Plot | None:
     """p50, p99, the slowest request and failures of each stretch of the run, and the rate."""
-    line = record.timeline
     if line is None:
         return None
     bins = [
@@ -108,19 +168,28 @@ def _timeline(record: LoadTestRecord) -> Plot | None:
             "end": start + line.bin_s,
             "rate": due,
             "failures": failed,
-            "p50": p50,
-            "p99": p99,
-            "slowest": slowest,
+            **{
+                name: None if ms is None else max(ms, _LEAST_MS)
+                for name, ms in (("p50", p50), ("p99", p99), ("slowest", slowest))
+            },
         }
         for start, due, failed, p50, p99, slowest in zip(
             line.start_s, line.due_per_s, line.failures, line.p50_ms, line.p99_ms, line.max_ms, strict=True
         )
     ]
-    return "timeline", {"bins": bins, "end": line.start_s[-1] + line.bin_s, "limits": _limits(record)}
+    end = line.start_s[-1] + line.bin_s
+    return f"timeline:{kind}", {"bins": bins, "end": end, "limits": limits, "rated": rated}
 
 
-def _limits(record: LoadTestRecord) -> list[Data]:
-    return [{"ms": check.limit, "name": check.name} for check in record.checks if check.kind == "latency"]
+def _limits(record: LoadTestRecord, kind: str) -> list[Data]:
+    """Return the limits on this time; if none was tested, the one that a good request keeps."""
+    limits = [{"ms": check.limit, "name": check.name} for check in record.checks if check.kind == kind]
+    good = record.load.good_within_ms.items()
+    return limits or [
+        {"ms": limit_ms, "name": f"good: {measure.upper()} <= {limit_ms:g} ms"}
+        for measure, limit_ms in good
+        if kind == ("latency" if measure == "e2e" else measure)
+    ]
 
 
 def answer_view(record: LoadTestRecord) -> RenderableType:

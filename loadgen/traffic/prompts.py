@@ -84,5 +84,5 @@ def prompts_in(path: Path) -> list[str]:
             'Write a prompt per line, or {"prompt": "..."} per line in a file that ends in .jsonl.'
         ) from error
     if not found or not all(isinstance(text, str) for text in found):
-        raise PayloadError(f"{path} has no prompt, or one that is no text.\nWrite a prompt per line.")
+        raise PayloadError(f"{path} has no prompt, or one that is not text.\nWrite a prompt per line.")
     return found

@@ -16,19 +16,23 @@ const colorOf = (role) => ROLE_COLORS[ROLES.indexOf(role)];
 
 function logTicks(low, high, most) {
   const steps = [1, 2, 5].flatMap((step) => d3.range(-4, 8).map((power) => step * 10 ** power));
-  const inside = steps.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001).sort(d3.ascending);
+  const inside = steps.filter((tick) => tick >= low * 1.02 && tick <= high * 1.001).sort(d3.ascending);
+  if (inside.length < 2) return d3.ticks(low * 1.03, high * 0.97, 4);
   return inside.length > most ? inside.filter((tick) => Number.isInteger(+Math.log10(tick).toFixed(9))) : inside;
 }
+
+const xTicks = (width) => Math.max(3, width / 110); // D3 makes two at least of three
 
 function logDomain(values) {
   const [low = 1, high = 10] = d3.extent(values.filter((value) => value > 0));
   return [low / 1.25, high * 1.3];
 }
 
-// An axis starts where the data are, with some room at both ends, and never below zero.
+// An axis starts where the data are, with some room at both ends, and never below zero; so wide that labels of
+// three digits differ.
 function domain(values) {
   const [low = 0, high = 1] = d3.extent(values);
-  const room = 0.06 * (high - low || high || 1);
+  const room = Math.max(0.06 * (high - low), 0.03 * Math.abs(high)) || 1;
   return [Math.max(0, low - room), high + room];
 }
 
@@ -99,7 +103,7 @@ const draw = {
     const y = log ? logDomain(rates) : domain(rates);
     const label = !timed ? "seconds of load, trials before confirmations →"
       : `seconds from the first load run on${silences.length ? ", less what dotted lines cut" : ""} →`;
-    const x = { label, domain: [0, d3.max([...runs, ...speeds], ends)], ticks: width / 110 };
+    const x = { label, domain: [0, d3.max([...runs, ...speeds], ends)], ticks: xTicks(width) };
     let last = -Infinity;
     const room = (130 * x.domain[1]) / width; // a label that would run into the one before is left out
     const named = silences.filter((d) => d.at - last > room && ((last = d.at), true));
@@ -165,7 +169,7 @@ const draw = {
     const title = (d) => `${say(d)}\n${STATE_MEANINGS[STATES.indexOf(d.state)]}`;
     const plot = Plot.plot(base(width, Math.max(300, Math.min(430, width * 0.55)), {
       ariaLabel: `Rate and ${quantile} of every trial`,
-      x: { label: "requests/s →", domain: domain(all.map((d) => d.rate)), ticks: width / 110, tickFormat: short, grid: false },
+      x: { label: "requests/s →", domain: domain(all.map((d) => d.rate)), ticks: xTicks(width), tickFormat: short, grid: false },
       y: { type: "log", domain: y, axis: null },
       color: roleColor,
       marks: [
@@ -187,6 +191,40 @@ const draw = {
         }),
       ],
     }));
+    return [key(entries), plot];
+  },
+
+  capacity({ loads, unit, log, limits, confirmed }, width) {
+    const values = [...loads, ...limits.map((d) => ({ value: d.ms }))].map((d) => d.value).filter((value) => value !== null);
+    const y = log ? logDomain(values) : domain(values);
+    const x = domain(loads.map((d) => d.rate));
+    const marks = DECISIONS.flatMap(([decided, color, , , symbol]) => {
+      const own = loads.filter((d) => d.decided === decided).map((d) => ({ ...d, at: d.value ?? y[1] }));
+      return Plot.dot(own, {
+        x: "rate", y: "at", symbol, r: 4.5, stroke: color, strokeWidth: 1.8, fill: decided === "met" ? color : "var(--paper)", tip: { fill: "var(--panel)" },
+        title: (d) => `${d.confirms ? "confirmation" : "probe"}, ${short(d.rate)}/s: ${d.words}\n${unit}: ${d.value === null ? "none" : short(d.value)}`,
+      });
+    });
+    const confirmations = loads.filter((d) => d.confirms).map((d) => ({ ...d, at: d.value ?? y[1] }));
+    const onTheRight = confirmed.some((d) => d.rate > (x[0] + x[1]) / 2);
+    const plot = Plot.plot(base(width, Math.max(300, Math.min(400, width * 0.5)), {
+      ariaLabel: `${unit} over the rate`,
+      x: { label: "requests/s →", domain: x, ticks: xTicks(width), tickFormat: short },
+      y: { type: log ? "log" : "linear", domain: y, axis: null },
+      marks: [
+        ...(log ? logAxis(y, `↑ ${unit}`) : [Plot.gridY({ ticks: 5, ...GRID }), Plot.axisY({ ticks: 5, tickFormat: short, label: `↑ ${unit}` })]),
+        ...limitRules(limits),
+        Plot.ruleX(confirmed, { x: "rate", stroke: "var(--winner)", strokeWidth: 1.5 }),
+        Plot.text(confirmed, {
+          x: "rate", text: "name", frameAnchor: "bottom", textAnchor: onTheRight ? "end" : "start", dx: onTheRight ? -6 : 6, dy: -8,
+          fill: "var(--winner)", stroke: "var(--paper)", strokeWidth: 4,
+        }),
+        Plot.dot(confirmations, { x: "rate", y: "at", symbol: "diamond", r: 10, stroke: "var(--soft)", strokeWidth: 1.4 }),
+        ...marks,
+      ],
+    }));
+    const entries = DECISIONS.filter(([decided]) => loads.some((d) => d.decided === decided)).map(([decided, color, kind]) => [kind, color, decided]);
+    if (confirmations.length) entries.push(["hollow", "var(--soft)", "confirmation"]);
     return [key(entries), plot];
   },
 
@@ -213,21 +251,24 @@ const draw = {
     return [key(roles.map(([role, label]) => ["line", colorOf(role), label])), plot];
   },
 
-  timeline({ bins, end, limits }, width) {
+  timeline({ bins, end, limits, rated }, width) {
     const rates = domain(bins.map((d) => d.rate));
-    const lines = [["slowest", "var(--frontier)"], ["p99", "var(--baseline)"], ["p50", "var(--winner)"]];
+    // Each line is broader than those drawn over it: with few requests they are equal, and all are to be seen.
+    const lines = [["slowest", "var(--broad)", 7, "bar"], ["p99", "var(--baseline)", 3.2, "line"], ["p50", "var(--winner)", 1.4, "line"]];
     const y = logDomain([...bins.flatMap((d) => [d.p50, d.slowest]), ...limits.map((d) => d.ms)]);
     const failed = bins.filter((d) => d.failures);
-    const x = { label: "seconds →", domain: [bins[0].start, end], ticks: width / 110 };
+    const x = { label: "seconds →", domain: [bins[0].start, end], ticks: xTicks(width) };
     const pointed = (more) => Plot.pointerX({ x: "middle", maxRadius: 60, ...more });
     const title = (d) => `${short(d.start)} s: ${short(d.rate)} requests/s` + (d.p50 === null ? "" :
       `\np50 ${short(d.p50)}, p99 ${short(d.p99)}, slowest ${short(d.slowest)} ms`) + (d.failures ? `\n${d.failures} failed` : "");
     const latency = Plot.plot(base(width, 320, {
-      ariaLabel: "Latency over time", x, y: { type: "log", domain: y, axis: null },
+      ariaLabel: "Latency over time", x: { ...x, label: rated ? null : x.label }, y: { type: "log", domain: y, axis: null },
       marks: [
         ...logAxis(y, "↑ ms"),
-        ...lines.map(([name, color]) => Plot.lineY(bins, { x: "middle", y: name, stroke: color, strokeWidth: 1.8 })),
-        ...lines.map(([name, color]) => Plot.dot(bins, { x: "middle", y: name, fill: color, r: 1.2 })),
+        ...lines.flatMap(([name, color, strokeWidth]) => [
+          Plot.lineY(bins, { x: "middle", y: name, stroke: color, strokeWidth }),
+          Plot.dot(bins, { x: "middle", y: name, fill: color, r: strokeWidth * (bins.length < 3 ? 2 : 0.6) }),
+        ]),
         ...limitRules(limits),
         Plot.text(failed, { x: "middle", text: () => "▼", frameAnchor: "top", dy: -10, fill: "var(--failed)" }),
         Plot.ruleX(bins, pointed({ stroke: "var(--soft)", strokeOpacity: 0.5 })),
@@ -242,9 +283,9 @@ const draw = {
         Plot.lineY(steps, { x: "s", y: "rate", stroke: "var(--winner)", strokeWidth: 1.8 }),
       ],
     }));
-    const entries = lines.toReversed().map(([name, color]) => ["line", color, name]);
+    const entries = lines.toReversed().map(([name, color, , kind]) => [kind, color, name]);
     if (failed.length) entries.push(["fallen", "var(--failed)", "failures"]);
-    return [key(entries), latency, rate];
+    return [key(entries), latency, ...(rated ? [rate] : [])];
   },
 
   stages({ bars, stages }, width) {
@@ -252,11 +293,11 @@ const draw = {
     const colors = stages.map((_, index) => `var(--stage-${index + 1})`);
     const plot = Plot.plot(base(width, 62 * roles.length + 60, {
       ariaLabel: "Mean time in each stage", marginLeft: 104, marginTop: 8,
-      x: { label: "ms →", ticks: width / 110 },
+      x: { label: "ms →", ticks: xTicks(width) },
       y: { label: null, domain: roles, padding: 0.25 },
       color: { domain: stages, range: colors },
       marks: [
-        Plot.gridX({ ticks: width / 110, ...GRID }),
+        Plot.gridX({ ticks: xTicks(width), ...GRID }),
         Plot.barX(bars, Plot.stackX({
           x: "ms", y: "role", fill: "stage", order: stages, inset: 0.5, tip: { fill: "var(--panel)" },
           title: (d) => `${d.role}\n${d.stage}: ${short(d.ms)} ms`,
@@ -283,7 +324,7 @@ const draw = {
     const roles = lines.map((d) => d.role);
     const plot = Plot.plot(base(width, 320, {
       ariaLabel: "Cost an hour over the traffic",
-      x: { label: "requests/s to serve →", domain: [0, widest], ticks: width / 110, tickFormat: short },
+      x: { label: "requests/s to serve →", domain: [0, widest], ticks: xTicks(width), tickFormat: short },
       y: { label: "↑ USD an hour", zero: true, ticks: 6 },
       color: roleColor,
       marks: [
@@ -316,7 +357,7 @@ function drawAll(printed = paper.matches) {
     const width = printed ? onPaper : Math.max(280, Math.round(place.clientWidth));
     if (place.dataset.width === String(width)) continue;
     place.dataset.width = width;
-    place.replaceChildren(...draw[name](data[name], width));
+    place.replaceChildren(...draw[name.split(":")[0]](data[name], width));
     place.dataset.drawn = "yes";
   }
 }

@@ -1,6 +1,6 @@
 """`--find-max` against a simulated queue whose highest rate is known."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from virtual_load_test import carried_out, order_of
 
 from loadgen.errors import BadInput, TargetUnreachable
 from loadgen.measurement.request_log import concatenate
+from loadgen.records.formats import format_rate
 from loadgen.records.record import LoadTestRecord
 from loadgen.sending.plan_run import LoadRun
 from loadgen.wire.in_front import LIMIT
@@ -140,6 +141,28 @@ def test_an_interrupted_search_keeps_its_probes(stop_after: int) -> None:
 def test_several_limits_are_refused() -> None:
     with pytest.raises(BadInput, match="one limit"):
         found(SimulatedGenerator(), p50="10ms", p99="50ms")
+
+
+@dataclass
+class SlowerLater(SimulatedGenerator):
+    """It takes 2.5 times as long per request from the 26th run on, when the search has made up its mind."""
+
+    def run(self, *args: Any, **options: Any) -> LoadRun:
+        if len(self.plans) == 25:
+            self.service_ms *= 2.5
+        return super().run(*args, **options)
+
+
+def test_a_rate_above_one_that_was_violated_is_not_predicted_to_meet_the_limit() -> None:
+    record = found(SlowerLater(service_ms=5.0))
+    capacity = record.capacity
+    assert capacity is not None
+    assert capacity.estimate_per_s is not None
+    assert (record.outcome, capacity.certified_rate_per_s) == ("inconclusive", None)
+    violated = min(one.rate_per_s for one in capacity.probes if one.confirms and one.answer == "overloaded")
+    assert violated < capacity.estimate_per_s
+    assert format_rate(capacity.estimate_per_s) not in record.reasons[0]
+    assert format_rate(violated) in record.reasons[0]
 
 
 class LateAfterTheStop(SimulatedGenerator):

@@ -12,6 +12,7 @@ from loadgen.records.record import LoadTestRecord
 from loadgen.reports.junit_xml import junit_xml
 from loadgen.reports.tables import streams
 from loadgen.reports.views import answer_view, html_page
+from loadgen.spec.stream_limits import MEASURES
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,11 @@ def test_the_times_of_tokens_are_those_of_the_law(record: LoadTestRecord) -> Non
     table = streams(seen)
     assert table.headings == ("", "p50", "p90", "p95", "p99")
     assert len(table.rows) == 3
+    ttft, tpot = (record.token_times[measure].curve for measure in MEASURES[:2])
+    assert ttft is not None
+    assert tpot is not None
+    assert set(tpot.latency_ms) == {10.0}
+    assert ttft.latency_ms[0] == pytest.approx(100.0)
 
 
 def test_the_record_is_read_back_with_the_load_that_it_was(record: LoadTestRecord) -> None:
