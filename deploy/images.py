@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loadgen.errors import BadInput
-from model_repo.repository.own_model import own_files
+from model_repo.repository.own_model import backend_of, own_files
 from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import Backend, Engine
 from search.records.recommendation import RecommendationRecord, RuntimeRecord
@@ -157,9 +157,18 @@ def client_pins() -> Pins:
     return installed_pins(CLIENT)
 
 
+def own_backends(engine: Engine) -> set[str]:
+    """Return the backends of a user's own model and its members, as `backend_of` names them; else none."""
+    own = (one.own for one in (engine, *engine.members))
+    return {backend_of(one.folder, one.text) for one in own if one is not None}
+
+
 def imported_distributions(engine: Engine) -> list[str]:
-    """Return the installed distributions that Python files of a user's own models import by name; else none."""
-    found: set[str] = set()
+    """Return the installed distributions that a user's own models need in the Python backend; else none.
+
+    They are those that Python files import by name, and ONNX Runtime if the embedded server has to execute ONNX.
+    """
+    found = set(LIBRARIES["onnxruntime"]) if "onnxruntime" in own_backends(engine) else set()
     folders = [one.own.folder for one in (engine, *engine.members) if one.own is not None]
     known = packages_distributions() if folders else {}
     for name, path in chain.from_iterable(map(own_files, folders)):
@@ -236,7 +245,9 @@ def base_image(sources: Sources, engine: Engine) -> str:
     major = sources.server.get("cuda-bindings", "13").partition(".")[0]
     has_cudnn = any(name.startswith("nvidia-cudnn") for name in sources.server)
     # TensorRT's packages bring their CUDA along; ONNX Runtime's do so only with its extras.
-    flavour = "base" if has_cudnn or engine.backend != "onnxruntime" else "cudnn-runtime"
+    flavour = (
+        "cudnn-runtime" if not has_cudnn and "onnxruntime" in {engine.backend, *own_backends(engine)} else "base"
+    )
     return f"nvidia/cuda:{CUDA_RELEASES.get(major, CUDA_RELEASES['13'])}-{flavour}-ubuntu24.04"
 
 

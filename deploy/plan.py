@@ -7,13 +7,21 @@ import math
 import re
 from dataclasses import dataclass
 
-from deploy.images import DEFAULT_TRITON, Sources, checked_image, image_for, installed_sources, measured_runtime
+from deploy.images import (
+    DEFAULT_TRITON,
+    Sources,
+    checked_image,
+    image_for,
+    installed_sources,
+    measured_runtime,
+    own_backends,
+)
 from deploy.scaling import DEFAULT_MAX_REPLICAS, Scaling, scaling_for, traffic_from
 from deploy.smoke import Smoke, smoke_for
 from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
 from model_repo.server.options import DEFAULT_IMAGE
-from model_repo.spec import Runtime, ServingConfig
+from model_repo.spec import ENSEMBLE, Runtime, ServingConfig
 from search.cost.cost import cost_per_million_inferences_usd
 from search.labels import knobs_text, runtime_text
 from search.records.recommendation import RecommendationRecord, RuntimeRecord
@@ -230,9 +238,11 @@ def _native_image(
     found: RecommendationRecord, config: ServingConfig, options: BundleOptions, runtime: RuntimeRecord
 ) -> str | None:
     """Return NVIDIA's image for the engine; None if there is none, which matters only if it was measured."""
-    own = config.engine.own is not None
+    own, backend = config.engine.own is not None, config.engine.backend
+    if own and own_backends(config.engine) <= {"onnxruntime", ENSEMBLE}:
+        backend = "onnxruntime"
     if options.image is not None:
-        return checked_image(options.image, "--image") if own or config.engine.backend in NATIVE_BACKENDS else None
+        return checked_image(options.image, "--image") if own or backend in NATIVE_BACKENDS else None
     if runtime.image is not None:
         return checked_image(runtime.image, "--image")
     if own and runtime.runtime == "native":
@@ -242,14 +252,10 @@ def _native_image(
             f"No image is known of the server that was measured, Triton {runtime.triton_version or '?'}.",
             "Name it: optimize bundle RUN_DIR --image nvcr.io/nvidia/tritonserver:YY.MM-py3",
         )
-    if config.engine.backend not in NATIVE_BACKENDS:
+    if backend not in NATIVE_BACKENDS:
         return None
     try:
-        return image_for(
-            backend=config.engine.backend,
-            tensorrt_version=options.tensorrt_version,
-            opset=found.model.opset or 0,
-        )
+        return image_for(backend=backend, tensorrt_version=options.tensorrt_version, opset=found.model.opset or 0)
     except BadInput:
         if runtime.runtime == "native":
             raise

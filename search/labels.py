@@ -39,14 +39,18 @@ def baseline_words(config: ConfigRecord, default: str = "Triton's default config
 def runtime_text(runtime: RuntimeRecord, backend: str) -> str:
     """Return the runtime as `Triton 2.51.0, ONNX Runtime 1.31.1 in its Python backend`."""
     triton = f"Triton {runtime.triton_version or '(version unknown)'}"
+    versions = {name: runtime.packages[name] for name in DISTRIBUTIONS if name in runtime.packages}
+    if backend == OWN and any(
+        name.startswith("onnxruntime") for name in versions
+    ):  # in models, or in place of theirs
+        backend = "onnxruntime"
     library = LIBRARIES.get(backend, backend)
     if backend == OWN:
         return f"{triton}{f' of {runtime.image}' if runtime.image else ''}, with the backend of your repository"
     if runtime.runtime == "native":
         where = f" of {runtime.image}" if runtime.image else ""
         return f"{triton}{where}, its native {library} backend"
-    versions = (runtime.packages[name] for name in DISTRIBUTIONS if name in runtime.packages)
-    number = next(versions, None) if backend in LIBRARIES else None
+    number = next(iter(versions.values()), None) if backend in LIBRARIES else None
     where = "tritune's backend" if runtime.runtime == "slots" else "its Python backend"
     return f"{triton}, {library}{f' {number}' if number else ''} in {where}"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from model_repo.repository.config_pbtxt import datatype_of, parse_config_pbtxt
+from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, datatype_of, parse_config_pbtxt
 from model_repo.repository.own_config import BATCHER, GROUPS, with_counts
 from model_repo.repository.pbtxt_text import added, fields, without_field
 from model_repo.spec import ENSEMBLE, OWN, Engine, EnsembleStep, OwnModel, TensorSpec
@@ -19,6 +19,14 @@ _READ = (
     *("name", "platform", "backend", "max_batch_size", "input", "output", GROUPS, BATCHER, "model_warmup"),
     *("sequence_batching", "ensemble_scheduling", "model_transaction_policy"),
 )
+_FOUND_BY_FILE = {
+    "model.py": "python",
+    "model.onnx": "onnxruntime",
+    "model.plan": "tensorrt_plan",
+    "model.pt": "pytorch_libtorch",
+    "model.savedmodel": "tensorflow_savedmodel",
+    "model.graphdef": "tensorflow_graphdef",
+}
 _ON_GPU = ("KIND_GPU", "KIND_AUTO", "KIND_MODEL")
 
 LARGEST_BATCH = 128
@@ -72,6 +80,20 @@ def own_versions(folder: Path) -> list[str]:
     """Return the names of a model's version folders, also of empty ones, in order. Raises OSError."""
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted(path.name for path in found if path.name.isdecimal() and path.is_dir())
+
+
+def backend_of(folder: Path, text: str) -> str:
+    """Return a model's backend, or its platform if that is named alone; `onnxruntime` for both of ONNX's names.
+
+    Without either it is what Triton takes from the files of the versions; "" if that is nothing that we know.
+    Raises OSError and ValueError.
+    """
+    message = parse_own(text, ("backend", "platform"))
+    named = message.backend or message.platform
+    if not named:
+        files = {path.name for version in own_versions(folder) for path in (folder / version).iterdir()}
+        named = next((backend for file, backend in _FOUND_BY_FILE.items() if file in files), "")
+    return "onnxruntime" if named in NATIVE_BACKENDS["onnxruntime"] else named
 
 
 def parse_own(text: str, names: Collection[str] = _READ) -> Any:

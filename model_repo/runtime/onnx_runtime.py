@@ -3,6 +3,10 @@
 Copied as it is to `<model>/1/model.py`, so it imports nothing of ours. It reads these `parameters` of the model's
 configuration: `model_file`, `intra_op_threads` (0: as many as there are processors), `allow_spinning` ("1": idle
 threads of ONNX Runtime busy-wait for work).
+
+It is also the embedded server's backend `onnxruntime`, for models as users configure them for Triton's own backend
+of that name: the file is then `default_model_filename`, the threads are `intra_op_thread_count`, and instances of
+`KIND_GPU` run on ONNX Runtime's CUDA provider.
 """
 
 from __future__ import annotations
@@ -87,14 +91,29 @@ def thread_count(wanted: int) -> int:
     return wanted if wanted or allowed == os.cpu_count() else allowed
 
 
-def open_session(model_path: Path, parameters: dict[str, str]) -> ort.InferenceSession:
-    """Open a session on the CPU; GPUs have a runtime of their own, `gpu_model`."""
+def model_file(version_dir: Path, config: dict[str, Any], parameters: dict[str, str]) -> Path:
+    """Return the model's file; of a folder, as Triton's own backend takes one, the `model.onnx` in it."""
+    file = version_dir / (parameters.get("model_file") or config.get("default_model_filename") or "model.onnx")
+    return file / "model.onnx" if file.is_dir() else file
+
+
+def open_session(model_path: Path, parameters: dict[str, str], *, gpu: int | None = None) -> ort.InferenceSession:
+    """Open a session on the CPU, or on a GPU by its number. Engines of ours on a GPU have `gpu_model` instead."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = thread_count(int(parameters.get("intra_op_threads", "0")))
+    threads = parameters.get("intra_op_threads") or parameters.get("intra_op_thread_count", "0")
+    options.intra_op_num_threads = thread_count(int(threads))
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", parameters.get("allow_spinning", "0"))
-    return ort.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
+    if gpu is None:
+        return ort.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
+    if hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    cuda = ("CUDAExecutionProvider", {"device_id": str(gpu)})
+    session = ort.InferenceSession(model_path, options, providers=[cuda, "CPUExecutionProvider"])
+    if session.get_providers()[0] != cuda[0]:  # it would run on the CPU without a word
+        raise RuntimeError(f"ONNX Runtime has no working CUDA provider, it offers {session.get_providers()}")
+    return session
 
 
 class TritonPythonModel:
@@ -104,8 +123,9 @@ class TritonPythonModel:
         """Open the session. An exception fails the load; its text becomes the reason."""
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
-        version_dir = Path(args["model_repository"], args["model_version"])
-        self._session = open_session(version_dir / parameters["model_file"], parameters)
+        file = model_file(Path(args["model_repository"], args["model_version"]), config, parameters)
+        gpu = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None
+        self._session = open_session(file, parameters, gpu=gpu)
         self._inputs = {tensor["name"]: BatchBuffer() for tensor in config["input"]}
         self._outputs = [tensor["name"] for tensor in config["output"]]
 
@@ -123,7 +143,10 @@ class TritonPythonModel:
     def _run(self, requests: list[Any]) -> list[Any]:
         feed, sizes = {}, [0]
         for name, buffer in self._inputs.items():
-            parts = [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for request in requests]
+            tensors = [pb_utils.get_input_tensor_by_name(request, name) for request in requests]
+            if None in tensors:  # an optional input, which Triton leaves out of whole batches
+                continue
+            parts = [tensor.as_numpy() for tensor in tensors]
             sizes = [len(part) if part.ndim else 1 for part in parts]
             feed[name] = buffer.join(parts)
         outputs = list(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))

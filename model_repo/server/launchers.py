@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from model_repo.errors import LauncherMissing, install_command
+from model_repo.repository.write import RUNTIME, place
 from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET, access_arguments
 from model_repo.server.options import ServerOptions
 from model_repo.server.process import Launch
@@ -204,7 +205,8 @@ def _embedded_folder() -> Path:
 def _link_backends(server: Path, target: Path) -> Path:
     """Make a backend folder of links into the wheel, with the stub of our Python version; return it.
 
-    Links, not copies: the stub finds its libraries relative to its real path.
+    Links, not copies: the stub finds its libraries relative to its real path. The wheel has the Python backend
+    alone; a second one, `onnxruntime`, is ours in Python, which takes no symbolic link for the Python backend.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
@@ -222,7 +224,13 @@ def _link_backends(server: Path, target: Path) -> Path:
             continue
         link = folder / source.name
         link.unlink(missing_ok=True)
-        link.symlink_to(source)
+        if source.name == "libtriton_python.so":
+            place(source, link, copy=False)
+        else:
+            link.symlink_to(source)
+    onnx = target / "onnxruntime"
+    onnx.mkdir(exist_ok=True)
+    shutil.copyfile(RUNTIME / "onnx_runtime.py", onnx / "model.py")
     return target
 
 

@@ -16,7 +16,6 @@ from loadgen.options.sources import Origins, note_on
 from loadgen.printable import printable
 from loadgen.spec.limits import LatencyLimit, quantile_option
 from loadgen.spec.target import headers_from_options
-from model_repo.server.python_home import misread_numpy
 from optimizer.call_options import OF_THIS_CALL, CallOptions
 from optimizer.config import KEPT, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
 from optimizer.model_source import source_from_text, stem_of
@@ -120,11 +119,6 @@ def _check_together(config: OptimizeConfig, values: Values) -> None:
         raise BadInput(
             "The remote server's own models would get other configurations meanwhile, and full load.",
             "If it serves nobody else, add --yes; or use a test server, with --server-repository DIR.",
-        )
-    if server == "embedded" and config.repository is not None and (numpy := misread_numpy()) is not None:
-        raise BadInput(
-            f"The embedded Triton misreads the arrays of NumPy {numpy}: Python models of your own would fail.",
-            "Run `pip install 'numpy<2'`, or measure with --server docker or local.",
         )
     if server != "remote" and config.header_env:
         raise BadInput("--header-env is for a remote server.", "Leave it out.")

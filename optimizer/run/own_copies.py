@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loadgen.errors import BadInput
-from model_repo.repository.own_model import CONFIG_FILE, IncompleteConfig, own_files, own_versions
+from model_repo.repository.own_model import CONFIG_FILE, IncompleteConfig, own_files, own_versions, parse_own
 from model_repo.repository.write import keep_own
 from optimizer.errors import explained
 
@@ -71,6 +71,23 @@ def usable(theirs: Path, *, dry: bool) -> Iterator[None]:
             if dry and isinstance(error, IncompleteConfig)
             else "Correct it, so that Triton loads the model.",
         ) from error
+
+
+def check_kind(name: str, text: str, *, why: str | None = None) -> None:
+    """Raise BadInput for a model that takes no single requests with one answer each. `why`: see `model_folder`."""
+    message, kinds = parse_own(text), []
+    if message.HasField("sequence_batching"):
+        kinds.append("a sequence model, whose requests belong together")
+    if message.model_transaction_policy.decoupled:
+        kinds.append("decoupled, so that a request may get any number of answers")
+    if why is not None and message.HasField("ensemble_scheduling"):
+        kinds.append("an ensemble itself")
+    if kinds:
+        what = name if why is None else f"{name}, {why},"
+        raise BadInput(
+            f"{what} is {kinds[0]}: that is not tuned yet.",
+            "Name a model that answers each request by itself, such as a member of it.",
+        )
 
 
 def check_copy(folder: Path, target: Path) -> None:

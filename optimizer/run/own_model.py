@@ -23,10 +23,11 @@ from model_repo.repository.own_model import (
     unread_engine,
     with_members,
 )
-from model_repo.spec import ENSEMBLE, Engine
+from model_repo.spec import Engine
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.model_source import label_of
-from optimizer.run.own_copies import kept_copy, model_folder, own_text, usable
+from optimizer.run.own_copies import check_kind, kept_copy, model_folder, own_text, usable
+from optimizer.run.own_onnx import STOOD_IN, stand_in_notes, usable_on_embedded
 from optimizer.run.variants import check_vary, variants
 from optimizer.space_options import numbers_text
 from search.choices import LARGEST_BATCH
@@ -104,7 +105,10 @@ def own_engines(
     """
     assert config.repository is not None
     root, name, dry = config.repository, label_of(config.model), ask is None
-    found = _read(config, None if dry else work_dir)
+    found = _read(config, None if dry else work_dir, on_gpu=on_gpu)
+    stood_in = (
+        stand_in_notes((one.folder, one.text) for one in found.values()) if config.server == "embedded" else []
+    )
     if ask is not None:
         loaded = _asked(ask, found, config)
         for model, one in found.items():
@@ -125,8 +129,10 @@ def own_engines(
             file=f"{root.name}/{name}",
             sha256=_checksum([one.folder for one in found.values()]),
             opset=None,
-            batching=AS_IT_IS,
+            batching=f"{AS_IT_IS} {STOOD_IN}" if stood_in else AS_IT_IS,
         )
+    for words in stood_in:
+        on_event(events.Note(text=words, warning=True))
     for model, one in found.items():
         _warn(model, one.text, on_event)
     optional = _optional(found[name].text)
@@ -144,7 +150,7 @@ class _Read:
     why: str | None
 
 
-def _read(config: OptimizeConfig, work_dir: Path | None) -> dict[str, _Read]:
+def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool) -> dict[str, _Read]:
     """Return the model and its members by name, in this order; of copies in `work_dir`, if there is one.
 
     Those of --with-model are members, too: the models that are served with it.
@@ -154,14 +160,16 @@ def _read(config: OptimizeConfig, work_dir: Path | None) -> dict[str, _Read]:
     waiting: list[tuple[str, str | None]] = [(name, None)]
     for model, why in waiting:  # which grows by the members
         with usable(root / model, dry=work_dir is None):
-            if work_dir is None:
-                folder = model_folder(root, model, why=why)
-            else:
-                folder = kept_copy(root / model, work_dir, why=why)
+            kept = None if work_dir is None else work_dir / model
+            folder = kept if kept is not None and kept.exists() else model_folder(root, model, why=why)
             text = own_text(folder)
             check_kind(model, text, why=why)
+            if config.server == "embedded":
+                text = usable_on_embedded(folder, text, vary=config.vary if why is None else (), on_gpu=on_gpu)
             if work_dir is None:
                 check_counts(text)
+            else:
+                folder = kept_copy(root / model, work_dir, why=why)
             found[model] = _Read(folder, text, why)
             if why is None:
                 waiting += [(member, f"which {name} calls") for member in _called(config, name, text)]
@@ -216,37 +224,17 @@ def _checked(config: OptimizeConfig, members: Sequence[Engine]) -> tuple[Engine,
     return tuple(members)
 
 
-def check_kind(name: str, text: str, *, why: str | None = None) -> None:
-    """Raise BadInput for a model that takes no single requests with one answer each. `why`: see `model_folder`."""
-    message, kinds = parse_own(text), []
-    if message.HasField("sequence_batching"):
-        kinds.append("a sequence model, whose requests belong together")
-    if message.model_transaction_policy.decoupled:
-        kinds.append("decoupled, so that a request may get any number of answers")
-    if why is not None and message.HasField("ensemble_scheduling"):
-        kinds.append("an ensemble itself")
-    if kinds:
-        what = name if why is None else f"{name}, {why},"
-        raise BadInput(
-            f"{what} is {kinds[0]}: that is not tuned yet.",
-            "Name a model that answers each request by itself, such as a member of it.",
-        )
-
-
 def _asked(ask: AskServer, found: Mapping[str, _Read], config: OptimizeConfig) -> Mapping[str, Mapping[str, Any]]:
     """Return the models' configurations as a server completes them. Raises BadInput if one does not load."""
     main, *members = (unread_engine(one.folder, one.text) for one in found.values())
     try:
         return ask(replace(main, members=tuple(members)))
     except ModelLoadFailed as error:
-        message = parse_own(found[error.model_name].text)
-        fix = f"{config.output / 'server.log'} has the details."
-        if config.server == "embedded" and (message.backend or message.platform) not in ("", "python", ENSEMBLE):
-            fix = "The embedded server has the Python backend alone: measure with --server docker or local."
         # Triton does not tell its clients what is wrong with a configuration.
         logged = _POLLED.findall(error.log_tail) if "failed to poll" in error.reason else ()
         reason = next(iter(logged), error.reason).rstrip(".")
-        raise BadInput(f"{error.model_name} does not load: {reason}.", fix) from error
+        log = config.output / "server.log"
+        raise BadInput(f"{error.model_name} does not load: {reason}.", f"{log} has the details.") from error
 
 
 def _checksum(folders: Sequence[Path]) -> str:

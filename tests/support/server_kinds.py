@@ -1,7 +1,6 @@
 """Make servers of the kinds `local` and `docker` from the embedded one, to be found on PATH."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from model_repo.repository.write import RUNTIME
 from model_repo.server import launchers
 from model_repo.server.hosts import ProcessHost
 from model_repo.server.options import ServerOptions
@@ -21,26 +19,6 @@ PROGRAM = """#!/bin/sh
 export VIRTUAL_ENV="{prefix}" PATH="{prefix}/bin:$PATH"
 exec "{server}" --backend-directory="{backends}" "$@"
 """
-
-ONNX_BACKEND = '''
-import importlib.util
-import json
-
-spec = importlib.util.spec_from_file_location("onnx_runtime", {runtime!r})
-onnx_runtime = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(onnx_runtime)
-
-
-class TritonPythonModel(onnx_runtime.TritonPythonModel):
-    """Reads the parameters of Triton's own backend for ONNX."""
-
-    def initialize(self, args):
-        config = json.loads(args["model_config"])
-        parameters = config["parameters"]
-        parameters["intra_op_threads"] = parameters.pop("intra_op_thread_count")
-        parameters["model_file"] = {{"string_value": config["default_model_filename"] or "model.onnx"}}
-        super().initialize({{**args, "model_config": json.dumps(config)}})
-'''
 
 DOCKER = '''#!{python}
 """`docker run` without a container: a volume is the folder itself, so arguments get its name outside."""
@@ -55,17 +33,6 @@ for outside, inside, *_ in volumes:
     command = [word.replace(inside, outside) if inside in word else word for word in command]
 os.execvp(command[0], command)
 '''
-
-
-def add_onnx_backend(backends: Path) -> None:
-    """A backend `onnxruntime`, which the embedded program lacks and NVIDIA's container has, written in Python."""
-    library = backends / "python" / "libtriton_python.so"
-    source = library.resolve()
-    library.unlink()
-    shutil.copy(source, library)  # Triton takes no link out of a backend's folder for a backend in Python
-    folder = backends / "onnxruntime"
-    folder.mkdir()
-    (folder / "model.py").write_text(ONNX_BACKEND.format(runtime=str(RUNTIME / "onnx_runtime.py")))
 
 
 @contextmanager
@@ -84,14 +51,10 @@ def tritonserver_on_path(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_server(folder: Path) -> Iterator[tuple[Endpoint, Path]]:
-    """Start a server as users may: its HTTP port takes control requests from every client.
-
-    It has a backend `onnxruntime` too, like other servers.
-    """
+    """Start a server as users may: its HTTP port takes control requests from every client."""
 
     def open_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
         launch = launchers.embedded_launch(options, endpoint, folder, token)
-        add_onnx_backend(folder / "backends")
         return replace(launch, command=tuple(word for word in launch.command if "-restricted-" not in word))
 
     host = ProcessHost(ServerOptions(run_dir=folder, exit_grace_s=0.1), open_launch)

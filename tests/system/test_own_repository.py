@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import onnxruntime
 import pytest
 from infer import get, infer
+from onnx_models import small_cnn
 from own_repositories import MODEL, PYTHON, ensemble, fingerprint, may_not_write, python_model, written
 from server_kinds import docker_on_path, tritonserver_on_path
 from waiting import wait_until
@@ -103,6 +105,60 @@ def test_a_model_that_does_not_load_is_quoted_and_stays_as_it_is(
     with pytest.raises(BadInput) as raised:
         read(config)
     assert reason in raised.value.what
+    assert fingerprint(tmp_path / "users") == before
+
+
+ONNX = """\
+# Ask the vision team before you change it.
+platform: "onnxruntime_onnx"
+default_model_filename: "cnn.onnx"
+max_batch_size: 8
+dynamic_batching { }   # the jobs at night need it
+optimization { graph { level: 1 } }
+"""
+
+
+@pytest.mark.parametrize("text", [ONNX, None], ids=["as written", "without a configuration"])
+def test_an_onnx_model_is_served_from_the_users_text_by_a_server_without_its_backend(
+    tmp_path: Path, text: str | None
+) -> None:
+    """The wheel's Triton has no such backend: it is ours, of the same name, so nothing of the text changes."""
+    folder = written(tmp_path / "users", "cnn", text, {"7/.keep": ""})
+    file = small_cnn(folder / "7" / ("cnn.onnx" if text else "model.onnx"))
+    may_not_write(tmp_path / "users")
+    before = fingerprint(tmp_path / "users")
+    vary = (("parameters.intra_op_thread_count", ("1",)),)
+    config = config_for(tmp_path, model="cnn", vary=vary)
+    (planned, _), (_, varied) = (
+        own_engines(config, tmp_path / "kept", on_gpu=False, ask=ask, on_event=print)[1]
+        for ask in (None, partial(completed_configs, config))
+    )
+    as_it_is = replace(default_config(planned), engine=read(config)[0])
+    assert as_it_is.engine.own is not None
+    assert planned.own is not None
+    assert planned.own.text == as_it_is.engine.own.text
+    assert (as_it_is.max_batch_size, as_it_is.instance_count) == (8 if text else 4, 2)
+    images = np.random.default_rng(0).standard_normal((3, 3, 32, 32)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(file).run(None, {"image": images})
+    with serve(ServerOptions(run_dir=tmp_path / "run")) as server:
+        for served in (
+            as_it_is,
+            replace(as_it_is, instance_count=3),
+            replace(default_config(varied), max_batch_size=3),
+        ):
+            server.load(served)
+            server.check()
+            (logits,) = infer(server.endpoint, "cnn", {"image": images}).values()
+            np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+        loaded = get(server.endpoint, "/v2/models/cnn/config")
+        assert loaded["parameters"] == {"intra_op_thread_count": {"string_value": "1"}}
+        assert (loaded["backend"], loaded["max_batch_size"]) == ("onnxruntime", 3)
+    final = write_final_repository(tmp_path / "final", replace(as_it_is, instance_count=1))
+    assert (final / "config.pbtxt").read_text().startswith(text or "")
+    assert sorted(path.name for path in (final / "7").iterdir()) == sorted([".keep", file.name])  # no code of ours
+    with serve_repository(tmp_path / "final", ServerOptions(run_dir=tmp_path / "run")) as static:
+        (logits,) = infer(static.endpoint, "cnn", {"image": images}).values()
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
     assert fingerprint(tmp_path / "users") == before
 
 

@@ -81,3 +81,21 @@ def test_the_image_of_the_embedded_server_has_what_the_model_imports(tmp_path: P
     assert bundle.plan.builds_image
     assert "pyyaml==6.0\n" in bundle.texts["images/constraints.txt"]
     assert "    pyyaml \\\n" in bundle.texts["images/triton.Dockerfile"]
+
+
+def test_onnx_on_the_embedded_server_is_offered_with_triton_s_own_backend_too(tmp_path: Path) -> None:
+    """Both repositories keep the user's text: the image of what was measured has our backend of that name."""
+    text = BACKENDS["onnxruntime_onnx"][1]
+    folder = written(tmp_path, "ranker", text, {"1/model.onnx": "onnx"})
+    engine = own_engine(folder, text, on_gpu=False)
+    assert "onnxruntime" in " ".join(imported_distributions(engine))
+    found = found_on("embedded", runtime="python", python="3.11", packages={"onnxruntime": "1.23.0"})
+    bundle = bundle_from_recommendation(found, default_config(engine))
+    assert bundle.plan.builds_image
+    assert "onnxruntime==1.23.0\n" in bundle.texts["images/constraints.txt"]
+    assert "ONNX Runtime 1.23.0" in bundle.plan.runtime_words
+    assert bundle.plan.image == DEFAULT_IMAGE
+    for repository in ("model_repository", "model_repository_native"):
+        assert bundle.texts[f"{repository}/ranker/config.pbtxt"] == text
+        assert bundle.copies[f"{repository}/ranker/1/model.onnx"] == folder / "1" / "model.onnx"
+    assert not [path for path in bundle.copies if path.endswith(".py")]
