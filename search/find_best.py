@@ -20,6 +20,7 @@ from search.certification.default_rate import with_run_at_default_rate
 from search.certification.queue_policy import cost_of_policy
 from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
+from search.records.predictions import write_predictions
 from search.records.recommendation import (
     CostRecord,
     FrontEndRecord,
@@ -179,6 +180,9 @@ def find_best(
         winner = None
         if certified is not None:
             winner = with_run_at_default_rate(certified, replace(runner, bench=served))
+        if search is not None:
+            answers = () if certified is None else filter(None, (certified.winner, certified.baseline))
+            write_predictions(request.directory, search.predictions(trial.served for trial in answers))
     conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)
