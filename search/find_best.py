@@ -34,6 +34,7 @@ from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
 from search.space import SearchSpace
+from search.study.acquisition import predictions
 from search.study.pool import Workers, worker_pool
 from search.study.run import run_search
 from search.study.store import TrialStore, open_store
@@ -182,7 +183,8 @@ def find_best(
             winner = with_run_at_default_rate(certified, replace(runner, bench=served))
         if search is not None:
             answers = () if certified is None else filter(None, (certified.winner, certified.baseline))
-            write_predictions(request.directory, search.predictions(trial.served for trial in answers))
+            shown = predictions(search.surrogate, (trial.served for trial in answers))
+            write_predictions(request.directory, shown)
     conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)

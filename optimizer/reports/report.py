@@ -99,8 +99,6 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         plot=rates,
         caption=("The lines were simulated from measured execution times. " if predicted else "")
         + "Each mark is a load run, large ones are confirmations. Latency counts from the time a request was due.",
-        table=None if found is None else tables.latencies(found),
-        note="Compared at one rate a row, as latency rises with the rate.",
     )
     yield Section(
         title="Capacity of the configurations",

@@ -100,21 +100,6 @@ def _shown(found: RecommendationRecord) -> list[TrialRecord]:
     return [found.winner] if baseline is None else [found.winner, baseline]
 
 
-def _compared(
-    found: RecommendationRecord, corner: str, rows: Sequence[tuple[str, Sequence[str]]], *, style: str = ""
-) -> Table:
-    """Rows of the recommendation, and of the baseline if there is a second column."""
-    headings = (corner, "recommended", baseline_name(found.winner.config))[
-        : 1 + max(len(texts) for _, texts in rows)
-    ]
-    first = f"main {style}".strip()
-    cells = [
-        (name, [Cell(text=one, style=style if position else first) for position, one in enumerate(texts)])
-        for name, texts in rows
-    ]
-    return table_of_texts(headings, cells)
-
-
 def _gpu(trial: TrialRecord) -> str:
     gpu = None if trial.measurement is None else trial.measurement.gpu
     if gpu is None:
@@ -176,22 +161,6 @@ _KNOBS: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
 )
 
 
-def latencies(found: RecommendationRecord) -> Table | None:
-    """The latency at the first limit's quantile of recommendation and default, at one rate a row; None without a
-    default. Rates are those that were certified, or were measured last.
-    """
-    shown, first = _shown(found), found.slo.first
-    if len(shown) < 2:
-        return None
-    rates = sorted({rate for trial in shown if (rate := _own_rate(trial)) is not None})
-    rows = [(f"{format_rate(rate)}/s", [_latency_at(trial, rate, first) for trial in shown]) for rate in rates]
-    return _compared(found, f"{first.name} at", rows) if rows else None
-
-
-def _own_rate(trial: TrialRecord) -> float | None:
-    return trial.rate_at_limit_per_s if trial.certificate is None else trial.certificate.rate_per_s
-
-
 def latency_near_ms(trial: TrialRecord, rate_per_s: float, limit: LatencyLimit) -> float | None:
     """Return the latency at a limit's quantile in the run with the nearest rate; None if none is near enough."""
     certificate, measured = trial.certificate, trial.measurement
@@ -203,17 +172,6 @@ def latency_near_ms(trial: TrialRecord, rate_per_s: float, limit: LatencyLimit) 
     return min(near, key=lambda pair: abs(pair[0] - rate_per_s))[1] if near else None
 
 
-def _latency_at(trial: TrialRecord, rate_per_s: float, limit: LatencyLimit) -> str:
-    """Return the latency near a rate if it was measured; else whether the rate is too high."""
-    near_ms = latency_near_ms(trial, rate_per_s, limit)
-    if near_ms is not None:
-        return f"{format_ms(near_ms)} ms"
-    capacity = trial.rate_at_limit_per_s
-    if capacity is not None and capacity < rate_per_s:
-        return f"over its capacity of about {format_rate(capacity)}/s"
-    return "not measured"
-
-
 def stages(found: RecommendationRecord) -> Table:
     """Mean ms of a request in each stage; of Triton's default if it was measured at a similar rate."""
     shown = [measured for _, measured in compared_at_one_rate(found)]
@@ -223,7 +181,15 @@ def stages(found: RecommendationRecord) -> Table:
     servers = [measured.server for measured in shown] or [None]
     sizes = [None if server is None else server.mean_batch_size for server in servers]
     rows.append(("mean batch size", [UNKNOWN if size is None else f"{size:.2f}" for size in sizes]))
-    return _compared(found, "mean ms of a request", rows, style="number")
+    headings = ("mean ms of a request", "recommended", baseline_name(found.winner.config))[: 1 + len(columns)]
+    cells = [
+        (
+            name,
+            [Cell(text=one, style="number" if position else "main number") for position, one in enumerate(texts)],
+        )
+        for name, texts in rows
+    ]
+    return table_of_texts(headings, cells)
 
 
 def layers(found: RecommendationRecord) -> Table | None:

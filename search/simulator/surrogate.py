@@ -49,10 +49,6 @@ STEEPEST = 2.0
 
 REQUESTS_FOR_LATENCY = 10_000
 
-CURVE_SHARES = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 1.0, 1.03, 1.06, 1.1, 1.15)
-FAR_OVER = 2.0
-"""A curve of latencies has these shares of the capacity, and ends at twice the limit."""
-
 Kind = tuple[str, int, bool]
 """The key of service times: engine, threads per instance, and True if CUDA graphs are on."""
 
@@ -254,16 +250,6 @@ class Surrogate:
         below = [best[busy] for busy in sorted(best) if busy < count]
         above = [best[busy] for busy in sorted(best, reverse=True) if busy > count]
         return any(len(side) > 1 and side[-1] < FALLING * max(side) for side in (below, above))
-
-    def curve(self, prediction: Predicted) -> list[tuple[float, float]]:
-        """Return rates and the latencies at them in ms, up to the first beyond `FAR_OVER` times the limit."""
-        found: list[tuple[float, float]] = []
-        for share in CURVE_SHARES if prediction.rate_per_s > 0 else ():
-            rate_per_s = share * prediction.rate_per_s
-            found.append((rate_per_s, self.latency_ms(prediction, rate_per_s)))
-            if found[-1][1] > FAR_OVER * self.slo.first.limit_ms:
-                break
-        return found
 
     def all_predicted(self) -> list[Predicted]:
         """Return all predictions."""

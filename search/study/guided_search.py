@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Literal, Self
 
 from model_repo.spec import ServingConfig
-from search.records.predictions import PredictedRecord
 from search.records.trial import Cause, WhyRecord
 from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.service_times_file import read_curves, write_curves
@@ -26,7 +25,7 @@ from search.trials import events
 from search.trials.bench import observed
 from search.trials.capacity_trial import run_capacity_or_rate_trial, run_capacity_trial
 from search.trials.predicted_trial import BASELINE_CAPACITY_S, explanation, run_predicted_trial
-from search.trials.trial import Trial, config_to_record
+from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.guided")
 
@@ -254,18 +253,6 @@ class GuidedSearch:
         self._correct()
         untried = rank_candidates(self.surrogate, self.belief, self.runner.store, then_s, by_luck=by_luck)
         return (one for one in untried if self.runner.promising(one.knobs))
-
-    def predictions(self, answers: Iterable[ServingConfig]) -> Iterator[PredictedRecord]:
-        """Yield the best prediction of each batch size and instance count, then those of `answers` with curves."""
-        self._correct()
-        best: dict[tuple[int | str, int | str], Predicted] = {}
-        for one in sorted(self.surrogate.all_predicted(), key=lambda one: -one.rate_per_s):
-            best.setdefault((one.knobs["max_batch_size"], one.knobs["instance_count"]), one)
-        shown = [self.surrogate.predicted(knobs_of(config)) for config in answers]
-        curves = [(one, self.surrogate.curve(one)) for one in shown if one is not None]
-        for one, curve in (*((one, []) for one in best.values()), *curves):
-            config = config_to_record(self.runner.store.space.config(one.knobs))
-            yield PredictedRecord(config=config, rate_per_s=one.rate_per_s, curve=tuple(curve))
 
     def verify(self, prediction: Predicted, cause: Cause = "predicted", *, once: bool = False) -> Trial | None:
         """Run the trial of a prediction; None if it is tried already, or was stopped. `once`: with little load."""

@@ -152,7 +152,8 @@ const draw = {
   rates({ curves, runs, certified, limits, quantile }, width) {
     const far = 8 * d3.max(limits, (d) => d.ms); // what is beyond is drawn at the edge
     const near = (ms) => Math.min(ms, far);
-    const all = [...curves, ...runs, ...certified];
+    const lines = curves.filter((d) => d.ms <= far);
+    const all = [...lines, ...runs, ...certified];
     const y = logDomain([...all.map((d) => near(d.ms)), ...certified.map((d) => d.low), ...limits.map((d) => d.ms)]);
     const color = (d) => (d.role ? colorOf(d.role) : "var(--frontier)");
     const say = (d) => `${d.knobs}\n${short(d.rate)}/s, ${quantile} ${short(d.ms)} ms`;
@@ -175,7 +176,7 @@ const draw = {
       marks: [
         ...logAxis(y, `↑ ${quantile}, ms`),
         ...limitRules(limits),
-        Plot.line(curves, { x: "rate", y: "ms", stroke: "role", strokeWidth: 2, curve: "monotone-x" }),
+        Plot.line(lines, { x: "rate", y: "ms", stroke: "role", strokeWidth: 2, curve: "monotone-x" }),
         ...DECISIONS.map(([decided, , , , symbol]) => Plot.dot(drawn.filter((d) => d.decided === decided), {
           x: "rate", y: "at", symbol, r: (d) => (d.confirms ? 6 : 3.5), stroke: color, strokeWidth: 1.8,
           fill: decided === "met" ? color : "var(--paper)", title, tip,

@@ -52,18 +52,6 @@ def test_latencies_are_compared_at_one_rate_alone(tmp_path: Path, rate_per_s: fl
     assert len(stages.headings) == 1 + roles
 
 
-def test_latencies_at_one_rate_a_row_are_measured_there_or_left_out() -> None:
-    run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=True, trusted=True)
-    found = default_at(2737.0, rate_at_limit_per_s=800.0, load_runs=(run,))
-    table = tables.latencies(found)
-    assert table is not None
-    assert table.headings == ("p99 at", "recommended", "Triton default")
-    assert texts(table) == [
-        ["800/s", "not measured", "35.0 ms"],
-        ["1,000/s", "30.0 ms", "over its capacity of about 800/s"],
-    ]
-
-
 def cell(cells: list[kit.Data], batch: int, instances: int) -> tuple[object, ...]:
     (found,) = (one for one in cells if (one["batch"], one["instances"]) == (batch, instances))
     return found["rate"], found["how"], found["best"]
