@@ -87,9 +87,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a report: a plot, a table, commands or a `diff`; a part that has none of them is left out.
+    """A part of a report: a plot, a table or commands; a part that has none of them is left out.
 
-    `caption` explains the plot, and `note` the table or diff. Facts are pairs of a name and its value; commands
+    `caption` explains the plot, and `note` the table. Facts are pairs of a name and its value; commands
     are pairs of a purpose and a command line.
     """
 
@@ -100,7 +100,6 @@ class Section:
     facts: tuple[tuple[str, str], ...] = ()
     table: Table | None = None
     commands: tuple[tuple[str, str], ...] = ()
-    diff: str = ""
 
     @property
     def folded(self) -> bool:
@@ -230,12 +229,10 @@ def _lines(report: Report) -> Iterator[str]:
     for more in (*others, *report.caveats, *report.remarks):
         yield f"\n{literal(more)}"
     if report.card is not None:
-        yield f"\n{literal(report.card.title)}:\n\n```\n{report.card.code.replace('`', '')}\n```"
+        yield f"\n{literal(report.card.title)}:\n\n```diff\n{report.card.code.replace('`', '')}\n```"
     for position, part in enumerate(report.sections):
         if part.table is not None:
             yield from markdown_table(part.table) if position == 0 else _folded(part)
-        if part.diff:
-            yield f"\n```diff\n{part.diff.replace('`', '')}```"
         if part.commands:
             yield "\n```sh"
             for purpose, command in part.commands:

@@ -21,8 +21,9 @@ def answer_card(found: RecommendationRecord) -> Card:
     note = f"The whole file is in {found.repository}/ of the run's directory."
     if THREADS in lines and (found.runtime is None or found.runtime.runtime != "native"):
         note += f" Measured with tritune's backend, where {THREADS} is called intra_op_threads."
-    if found.config_diff and is_own(found.winner.config):
-        lines, note = found.config_diff, f"For patch -p1; {DIFF_FILE} in the run's directory is the same."
+    if found.config_diff:
+        note = f"{DIFF_FILE} in the run's directory is the same for patch -p1. {found.model.batching}"
+        lines = found.config_diff
     return Card(
         title="What to set", code=lines.rstrip("\n"), note=note, facts=(*_facts(found),), compared=(*_bars(found),)
     )

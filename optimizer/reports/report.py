@@ -17,7 +17,6 @@ from optimizer.reports import plots, tables, text, trial_tables
 from optimizer.reports.card import answer_card
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evidence
 from optimizer.reports.trials_csv import TRIALS_CSV, trials_csv
-from optimizer.run.recommendation import DIFF_FILE
 from search.records.recommendation import RecommendationRecord
 
 REPORT_FILE = "report.html"
@@ -89,9 +88,6 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
     found, first = evidence.found, evidence.slo.first
     if found is not None:
         yield Section(title="The recommendation", table=tables.comparison(found))
-        if found.config_diff:
-            note = f"{DIFF_FILE} in the run's directory is the same for patch -p1. {found.model.batching}"
-            yield Section(title="Changes to your config.pbtxt", note=note, diff=found.config_diff)
     rates = plots.rates(evidence)
     predicted = rates is not None and rates[1]["curves"]
     yield Section(
@@ -100,11 +96,12 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         caption=("The lines were simulated from measured execution times. " if predicted else "")
         + "Each mark is a load run, large ones are confirmations. Latency counts from the time a request was due.",
     )
+    hatched = " The simulator predicted what is hatched; the rest was measured." if evidence.predictions else ""
     yield Section(
         title="Capacity of the configurations",
         plot=plots.configurations(evidence),
         caption="Requests/s within the limit, by batch size and instances: the best of all threads, delays and "
-        "engines. The simulator predicted what is hatched; the rest was measured.",
+        f"engines.{hatched}",
         table=tables.configurations(evidence),
     )
     if found is not None:

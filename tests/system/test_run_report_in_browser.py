@@ -97,7 +97,7 @@ def test_every_plot_is_drawn(report: Page) -> None:
     assert set(marks) == {"rates", "configurations", "replicas", "stages", "certainty"}
     assert all(count >= 4 for count in marks.values()), marks
     labels = "[...document.querySelectorAll('[data-plot=rates] [aria-label=\"y-axis tick label\"] text')]"
-    assert report.value(f"{labels}.map(text => text.textContent)") == ["20", "50", "100", "200", "500"]
+    assert report.value(f"{labels}.map(text => text.textContent)") == ["10", "20", "50", "100", "200", "500"]
     assert report.value("document.querySelectorAll('[data-plot=rates] [aria-label=line] path').length") == 1
 
 

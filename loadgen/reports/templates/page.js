@@ -163,7 +163,7 @@ const draw = {
     const drawn = d3.sort(runs, order).map((d) => ({ ...d, at: near(d.ms) }));
     const roles = ROLES.filter((role) => [...curves, ...runs].some((d) => d.role === role));
     const entries = roles.map((role) => [curves.some((d) => d.role === role) ? "line" : "dot", colorOf(role), role]);
-    if (runs.some((d) => !d.role)) entries.push(["dot", "var(--frontier)", "other trials"]);
+    if (runs.some((d) => !d.role)) entries.push(["dot", "var(--frontier)", roles.length ? "other trials" : "trials"]);
     entries.push(...DECISIONS.filter(([decided]) => runs.some((d) => d.decided === decided))
       .map(([decided, , kind]) => [kind, "var(--soft)", decided]));
     if (certified.length) entries.push(["diamond", "var(--soft)", "certified"]);
