@@ -19,7 +19,7 @@ def answer_card(found: RecommendationRecord) -> Card:
     """Return the card of a recommendation."""
     lines = config_lines(found.winner.config, on_gpu=bool(found.machine.gpus))
     note = f"The whole file is in {found.repository}/ of the run's directory."
-    if THREADS in lines and (found.runtime is None or found.runtime.runtime != "native"):
+    if THREADS in lines and found.runtime is not None and found.runtime.runtime != "native":
         note += f" Measured with tritune's backend, where {THREADS} is called intra_op_threads."
     if found.config_diff:
         note = f"{DIFF_FILE} in the run's directory is the same for patch -p1. {found.model.batching}"

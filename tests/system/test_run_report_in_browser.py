@@ -209,7 +209,7 @@ def test_load_runs_and_the_speed_of_the_machine_have_one_time_axis(report: Page,
 
 def test_the_picture_in_the_documentation(report: Page, tmp_path: Path) -> None:
     if os.environ.get("UPDATE_GOLDENS"):
-        report.open(write_report(ENSEMBLE, output=tmp_path / "ensemble.html"))
+        report.open(write_report(CONFIRMED, output=tmp_path / "confirmed.html"))
         report.look_like(width=1100)
         report.screenshot(PICTURE, height=1490)
         pytest.fail("the picture was taken anew; look at it and commit it")
