@@ -17,6 +17,7 @@ from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_
 from search.certification.certify import CertifiedResult, certify_best
 from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
+from search.records.predictions import write_predictions
 from search.records.recommendation import (
     CostRecord,
     FrontEndRecord,
@@ -28,6 +29,7 @@ from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
 from search.space import SearchSpace
+from search.study.acquisition import predictions
 from search.study.pool import Workers, worker_pool
 from search.study.run import run_search
 from search.study.store import TrialStore, open_store
@@ -163,6 +165,9 @@ def find_best(
         on_event(events.PhaseStarted(name="certify"))
         front_ends = _front_ends(runner, served)
         certified = certify_best(runner, search)
+        if search is not None:
+            answers = () if certified is None else filter(None, (certified.winner, certified.baseline))
+            write_predictions(request.directory, predictions(search.surrogate, (one.served for one in answers)))
     winner = None if certified is None else certified.winner
     conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
     if certified is None:

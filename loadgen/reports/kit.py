@@ -87,9 +87,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a report: a plot, a table, commands or a `diff`; a part that has none of them is left out.
+    """A part of a report: a plot, a table or commands; a part that has none of them is left out.
 
-    `caption` explains the plot, and `note` the table or diff. Facts are pairs of a name and its value; commands
+    `caption` explains the plot, and `note` the table. Facts are pairs of a name and its value; commands
     are pairs of a purpose and a command line.
     """
 
@@ -100,7 +100,6 @@ class Section:
     facts: tuple[tuple[str, str], ...] = ()
     table: Table | None = None
     commands: tuple[tuple[str, str], ...] = ()
-    diff: str = ""
 
     @property
     def folded(self) -> bool:
@@ -109,13 +108,44 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A figure of one configuration. `share`: the length of its bar, 0 to 1; None: it has none.
+
+    `style` is a CSS class: winner, baseline or start, with `estimated` if it was not measured.
+    """
+
+    name: str
+    text: str
+    share: float | None = None
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What to set, above all else: lines to copy, facts about them, and figures compared by bars.
+
+    `compared` are pairs of a figure's name and its bars.
+    """
+
+    title: str
+    code: str
+    note: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    compared: tuple[tuple[str, tuple[Bar, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A report: its subject, the answer as a headline with its tone, sentences about the answer, and the parts."""
+    """A report: its subject, the answer as a headline with its tone, sentences about the answer, and the parts.
+
+    With a `card`, the page shows it first, the caveats after the plots, and all tables folded.
+    """
 
     title: str
     subject: str
     headline: str
     tone: str = ""
+    card: Card | None = None
     lead: tuple[str, ...]
     caveats: tuple[str, ...]
     remarks: tuple[str, ...] = ()
@@ -198,11 +228,11 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"\n**{literal(first)}**"
     for more in (*others, *report.caveats, *report.remarks):
         yield f"\n{literal(more)}"
+    if report.card is not None:
+        yield f"\n{literal(report.card.title)}:\n\n```diff\n{report.card.code.replace('`', '')}\n```"
     for position, part in enumerate(report.sections):
         if part.table is not None:
             yield from markdown_table(part.table) if position == 0 else _folded(part)
-        if part.diff:
-            yield f"\n```diff\n{part.diff.replace('`', '')}```"
         if part.commands:
             yield "\n```sh"
             for purpose, command in part.commands:
@@ -220,7 +250,7 @@ def _folded(part: Section) -> Iterator[str]:
 
 
 def page(report: Report) -> str:
-    """Return the report as one HTML file: answer, plots, then tables. The template escapes all text."""
+    """Return the report as one HTML file: answer, card, plots, then tables. The template escapes all text."""
     template = _environment().from_string(_file("page.html"))
     return template.render(report=report, file=_file)
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import stem_of
 from optimizer.run_file import RUN_FILE, saved_config, slo_of
-from search.answer.analysis import knob_importances, similar_rates
+from search.answer.analysis import similar_rates
 from search.labels import record_text
 from search.records.confirmations import ConfirmationRecord, read_confirmations
+from search.records.predictions import PredictedRecord, read_predictions
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
 from search.records.run_files import RECOMMENDATION_FILE, read_outcome, read_recommendation, read_trials
 from search.records.slo import Slo
 from search.records.speeds import SpeedsRecord, read_speeds
-from search.records.trial import MeasurementRecord, TrialRecord
+from search.records.trial import ConfigRecord, MeasurementRecord, TrialRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """A run's files. `found` is None for a run that found nothing or has not ended, `outcome` for one that has
     not ended, `config` if it was not kept.
-
-    `importances` are shares per knob; empty if there are too few trials.
     """
 
     directory: Path
@@ -34,9 +32,9 @@ class Evidence:
     outcome: AnyRecommendation | None
     trials: tuple[TrialRecord, ...]
     config: OptimizeConfig | None
-    importances: Mapping[str, float] = field(default_factory=dict)
     confirmations: tuple[ConfirmationRecord, ...] = ()
     speeds: tuple[SpeedsRecord, ...] = ()
+    predictions: tuple[PredictedRecord, ...] = ()
 
     @property
     def baseline(self) -> TrialRecord | None:
@@ -45,7 +43,11 @@ class Evidence:
 
     def knobs(self, trial: TrialRecord) -> str:
         """Return the trial's configuration in words."""
-        return record_text(trial.config, on_gpu=self.found is not None and bool(self.found.machine.gpus))
+        return self.words(trial.config)
+
+    def words(self, config: ConfigRecord) -> str:
+        """Return a configuration in words."""
+        return record_text(config, on_gpu=self.found is not None and bool(self.found.machine.gpus))
 
 
 def default_of(found: RecommendationRecord) -> TrialRecord | None:
@@ -88,7 +90,7 @@ def read_evidence(directory: Path) -> Evidence:
         outcome=ended,
         trials=trials,
         config=config,
-        importances=knob_importances(trials),
         confirmations=read_confirmations(directory),
         speeds=read_speeds(directory),
+        predictions=read_predictions(directory),
     )

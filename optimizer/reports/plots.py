@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from loadgen.records.formats import format_rate, format_seconds
-from loadgen.reports.kit import Data, Plot, nines
-from loadgen.spec.limits import quantile_name
+from loadgen.reports.kit import Data, Plot
 from optimizer.reports.evidence import Evidence, compared_at_one_rate
-from optimizer.reports.text import KNOBS
 from optimizer.reports.trial_tables import confirmation_answer, load_run_answer
-from search.answer.analysis import unbeaten
 from search.labels import baseline_name
 from search.records.confirmations import ConfirmationRecord
-from search.records.trial import STAGES, LoadRunRecord, MeasurementRecord, TrialRecord
+from search.records.trial import STAGES, ConfigRecord, LoadRunRecord, MeasurementRecord, TrialRecord
 
 WINNER = "recommended"
 MAX_SILENCE_S = 60.0
@@ -31,7 +28,7 @@ def certainty(evidence: Evidence) -> Plot | None:
 
     If it is not known when they began, all runs follow each other without a pause, and `timed` is False.
     """
-    runs = list(_load_runs(evidence))
+    runs = [run for run in _load_runs(evidence) if run["s"]]
     if not runs:
         return None
     timed = all(run["began"] is not None for run in runs)
@@ -55,9 +52,10 @@ def certainty(evidence: Evidence) -> Plot | None:
 
 
 def _load_runs(evidence: Evidence) -> Iterator[Data]:
-    """Yield the load runs and confirmations whose duration is known; a field `began` may be None."""
+    """Yield the load runs and confirmations; `began`, `s` and `ms` may be None."""
     winners = [] if evidence.found is None else [evidence.found.winner]  # one may have a run more than its trial
     trials = {trial.number: trial for trial in (*evidence.trials, *winners)}
+    roles = {trial.number: role for role, trial in _pair(evidence)}
     tried: list[tuple[TrialRecord, LoadRunRecord | ConfirmationRecord, str, str]] = [
         (trial, run, _decided(run.answer, run.overloaded, run.trusted), load_run_answer(run))
         for trial in trials.values()
@@ -69,17 +67,18 @@ def _load_runs(evidence: Evidence) -> Iterator[Data]:
         if one.trial in trials
     ]
     for trial, run, decided, words in tried:
-        if run.seconds:
-            yield {
-                **_named(evidence, trial),
-                "state": trial.state,
-                "began": run.began_unix_s,
-                "s": run.seconds,
-                "rate": run.rate_per_s,
-                "decided": decided,
-                "words": words,
-                "confirms": isinstance(run, ConfirmationRecord),
-            }
+        yield {
+            **_named(evidence, trial),
+            "role": roles.get(trial.number),
+            "state": trial.state,
+            "began": run.began_unix_s,
+            "s": run.seconds,
+            "rate": run.rate_per_s,
+            "ms": run.latency_ms,
+            "decided": decided,
+            "words": words,
+            "confirms": isinstance(run, ConfirmationRecord),
+        }
 
 
 def _decided(answer: str | None, overloaded: bool | None, trusted: bool) -> str:
@@ -105,23 +104,13 @@ def _placed(items: list[Data]) -> list[Data]:
 
 
 def rates(evidence: Evidence) -> Plot | None:
-    """Rate and latency of every trial's last good measurement, and of the confirmations, with the frontier.
-
-    The latency is at the first limit's quantile. `over` is True if that measurement was over any limit.
-    """
-    first = evidence.slo.first
-    points = [
-        {
-            **_named(evidence, trial),
-            "rate": measured.rate_per_s,
-            "ms": latency_ms,
-            "over": any(
-                (measured.latency_at_ms(one.quantile) or 0.0) > one.limit_ms for one in evidence.slo.limits
-            ),
-            "state": trial.state,
-        }
-        for trial in evidence.trials
-        if (measured := trial.measurement) is not None and (latency_ms := measured.latency_at_ms(first.quantile))
+    """Latency at the first limit's quantile over the rate: predicted curves, load runs and certificates."""
+    curves = [
+        {"role": role, "rate": rate, "ms": latency_ms}
+        for role, trial in _pair(evidence)
+        for predicted in evidence.predictions
+        if predicted.config == trial.config
+        for rate, latency_ms in predicted.curve
     ]
     certified = [
         {
@@ -135,76 +124,62 @@ def rates(evidence: Evidence) -> Plot | None:
         for role, trial in _pair(evidence)
         if (certificate := trial.certificate) is not None
     ]
-    confirmations = _confirmations(evidence)
-    if not points and not certified and not confirmations:
+    runs = [run for run in _load_runs(evidence) if run["ms"] and run["decided"] != "not trusted"]
+    if not runs and not certified:
         return None
-    roles = {trial.number: role for role, trial in _pair(evidence)}
-    runs = [
-        {
-            "trial": trial.number,
-            "rate": run.rate_per_s,
-            "ms": run.latency_ms,
-            "met": run.met,
-            "role": roles.get(trial.number),
-        }
-        for trial in evidence.trials
-        for run in sorted(trial.load_runs, key=lambda run: run.rate_per_s)
-        if run.trusted and run.latency_ms
-    ]
-    met = [*(one for one in points if not one["over"]), *(run for run in runs if run["met"]), *certified]
     return "rates", {
-        "points": points,
+        "curves": curves,
         "runs": runs,
         "certified": certified,
-        "confirmations": confirmations,
-        "frontier": unbeaten([(one["rate"], one["ms"]) for one in met]),
         "limits": _limits(evidence),
         "quantile": evidence.slo.first.name,
     }
 
 
-def _confirmations(evidence: Evidence) -> list[Data]:
-    """Confirmations that were trusted; those that were met only if no certificate shows them."""
-    trials = {trial.number: trial for trial in evidence.trials}
-    return [
-        {
-            **_named(evidence, trials[one.trial]),
-            "rate": one.rate_per_s,
-            "ms": one.latency_ms,
-            "answer": one.answer,
-        }
-        for one in evidence.confirmations
-        if one.latency_ms and not one.problems and one.trial in trials
-        if one.answer != "met" or evidence.found is None
-    ]
+TOLD_APART = 1.1
+"""A measured configuration stands for its batch size and instance count unless another one of them is predicted
+10 % faster: a prediction that was never tried is not more precise."""
 
 
-def quantiles(evidence: Evidence) -> Plot | None:
-    """Latency at each quantile; x counts nines, so that every further one is as wide as the one before."""
-    points, roles = [], []
-    for role, measured in _measured(evidence):
-        if measured.requests > 1:
-            label = f"{role} at {format_rate(measured.rate_per_s)}/s"
-            roles.append((role, label))
-            points += [{"role": role, "label": label, **point} for point in _distribution(measured)]
-    if not points:
-        return None
-    ticks = [(nines(share), quantile_name(share)) for share in (0.5, 0.9, 0.99, 0.999)]
-    return "quantiles", {"points": points, "roles": roles, "ticks": ticks, "limits": _limits(evidence)}
+def cells(evidence: Evidence) -> list[Data]:
+    """Return the best configuration of each batch size and instance count, measured or only predicted.
+
+    `how` is measured, predicted, or at most: the trial ended early. That of the recommendation stands for it.
+    """
+    winner = None if evidence.found is None else evidence.found.winner
+    trials = {trial.number: trial for trial in (*evidence.trials, *([] if winner is None else [winner]))}
+    best: dict[tuple[int, int], tuple[float, Data]] = {}
+
+    def offer(config: ConfigRecord, rate_per_s: float, how: str, *, is_best: bool = False) -> None:
+        cell = max(config.max_batch_size, 1), config.instance_count
+        worth = math.inf if is_best else rate_per_s if how == "predicted" else TOLD_APART * rate_per_s
+        data = {"batch": cell[0], "instances": cell[1], "rate": rate_per_s, "how": how, "best": is_best}
+        if cell not in best or worth > best[cell][0]:
+            best[cell] = worth, {**data, "knobs": evidence.words(config)}
+
+    for trial in trials.values():
+        rate_per_s, is_winner = trial.rate_at_limit_per_s, winner is not None and trial.number == winner.number
+        if rate_per_s is not None:
+            met = [run.rate_per_s for run in trial.load_runs if run.met and run.trusted]
+            met += [] if trial.certificate is None else [trial.certificate.rate_per_s]
+            how = "at most" if trial.state == "pruned" else "measured"
+            offer(trial.config, max([rate_per_s, *met]), how, is_best=is_winner)
+    tried = [trial.config for trial in trials.values() if trial.rate_at_limit_per_s is not None]
+    for predicted in evidence.predictions:
+        if predicted.config not in tried:
+            offer(predicted.config, predicted.rate_per_s, "predicted")
+    return [data for _, (_, data) in sorted(best.items(), key=lambda pair: pair[0])]
+
+
+def configurations(evidence: Evidence) -> Plot | None:
+    """The capacity of each batch size and instance count; None if all have the same."""
+    shown = cells(evidence)
+    return ("configurations", {"cells": shown}) if len(shown) > 1 else None
 
 
 def _limits(evidence: Evidence) -> list[Data]:
     first = evidence.slo.first
     return [{"ms": first.limit_ms, "name": f"limit {first.limit_ms:g} ms"}]
-
-
-def _distribution(measured: MeasurementRecord) -> Iterator[Data]:
-    slowest = 1 - 1 / measured.requests
-    for share, latency in measured.latencies_ms.items():
-        if latency and share < slowest:
-            yield {"nines": nines(share), "name": quantile_name(share), "ms": latency}
-    if measured.latency_max_ms:
-        yield {"nines": nines(slowest), "name": "slowest", "ms": measured.latency_max_ms}
 
 
 def stages(evidence: Evidence) -> Plot | None:
@@ -217,17 +192,6 @@ def stages(evidence: Evidence) -> Plot | None:
     ]
     seen = {bar["stage"] for bar in bars}
     return ("stages", {"bars": bars, "stages": [stage for stage in STAGES if stage in seen]}) if bars else None
-
-
-def importance(evidence: Evidence) -> Plot | None:
-    """Each knob's share."""
-    if not evidence.importances:
-        return None
-    bars = [
-        {"knob": KNOBS.get(name, name.replace("_", " ")), "share": share}
-        for name, share in evidence.importances.items()
-    ]
-    return "importance", {"bars": bars}
 
 
 def replicas(evidence: Evidence) -> Plot | None:

@@ -14,9 +14,9 @@ from loadgen.reports.kit import Report, Section, markdown, page
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.reports import plots, tables, text, trial_tables
+from optimizer.reports.card import answer_card
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evidence
 from optimizer.reports.trials_csv import TRIALS_CSV, trials_csv
-from optimizer.run.recommendation import DIFF_FILE
 from search.records.recommendation import RecommendationRecord
 
 REPORT_FILE = "report.html"
@@ -68,6 +68,7 @@ def report_of(evidence: Evidence) -> Report:
         subject=" · ".join(subject),
         headline=headline,
         tone="" if outcome is None or outcome.status == "certified" else outcome.status,
+        card=None if found is None else answer_card(found),
         lead=tuple(lead),
         caveats=() if found is None else tuple(text.caveats(found)),
         remarks=tuple(filter(None, remarks)),
@@ -83,87 +84,79 @@ def _why_nothing(evidence: Evidence) -> str:
 
 
 def _sections(evidence: Evidence) -> Iterator[Section]:
-    found = evidence.found
+    """Yield what is shown below the card: rates, configurations, cost, time, and how certain it all is."""
+    found, first = evidence.found, evidence.slo.first
     if found is not None:
         yield Section(title="The recommendation", table=tables.comparison(found))
-        if found.config_diff:
-            note = f"{DIFF_FILE} in the run's directory is the same for patch -p1. {found.model.batching}"
-            yield Section(title="Changes to your config.pbtxt", note=note, diff=found.config_diff)
-    yield from _certainty(evidence)
+    rates = plots.rates(evidence)
+    predicted = rates is not None and rates[1]["curves"]
     yield Section(
-        title="Rate and latency of every trial",
-        plot=plots.rates(evidence),
-        caption="The highest rate of each trial that met the limit, else that of its last load run. The frontier "
-        "joins the runs within the limit that no other beats, with a higher rate at a lower latency.",
+        title=f"{first.name} over the rate",
+        plot=rates,
+        caption=("The lines were simulated from measured execution times. " if predicted else "")
+        + "Each mark is a load run, large ones are confirmations. Latency counts from the time a request was due.",
     )
+    hatched = " The simulator predicted what is hatched; the rest was measured." if evidence.predictions else ""
+    yield Section(
+        title="Capacity of the configurations",
+        plot=plots.configurations(evidence),
+        caption="Requests/s within the limit, by batch size and instances: the best of all threads, delays and "
+        f"engines.{hatched}",
+        table=tables.configurations(evidence),
+    )
+    if found is not None:
+        yield from _money(found, evidence)
+        yield from _time(found, evidence)
+    plot = plots.certainty(evidence)
+    if plot is not None:
+        more = "" if plot[1]["timed"] else " When they began was not recorded, so they follow each other."
+        more += " Below, the machine's speed in each second where it is known." if plot[1]["speeds"] else ""
+        yield Section(
+            title="What every load run decided" if found is None else "How certain the answer is",
+            plot=plot,
+            caption="Each bar is a load run, as long as it took; its mark is what the run decided by itself. "
+            f"Thick bars are confirmations with fresh arrivals, on which a certificate is based.{more}",
+        )
     yield Section(
         title="Confirmations of a rate",
         note="Each is a load run with fresh arrivals, which lasts until it is decided whether the rate can be "
-        "certified. Of all requests, "
-        f"{format_percent(1 - evidence.slo.first.quantile)} may be over the limit.",
+        f"certified. Of all requests, {format_percent(1 - first.quantile)} may be over the limit.",
         table=trial_tables.confirmations(
             evidence.confirmations,
             {trial.number: evidence.knobs(trial) for trial in evidence.trials},
-            latency=evidence.slo.first.name,
+            latency=first.name,
         ),
     )
-    if found is not None:
-        yield from _measured(evidence, found)
-    if found is not None:
-        yield Section(
-            title="Where the time of the run went",
-            note="Wall time. A step marked as cached was done by an earlier run with the same inputs.",
-            table=trial_tables.seconds(found),
-        )
     ended = len(evidence.trials)
     yield Section(
         title=f"{ended} trial{'' if ended == 1 else 's'}",
         facts=tuple(trial_tables.spent(evidence)),
         table=trial_tables.trials(evidence),
     )
-    yield Section(
-        title="Importance of the knobs",
-        plot=plots.importance(evidence),
-        caption="Each knob's share of the difference between the best quarter of the trials and the others "
-        "(PED-ANOVA by Optuna). It holds for the trials of this run, not elsewhere.",
-    )
     if found is not None:
-        yield from _context(evidence, found)
+        yield from _context(found)
     yield Section(title="Commands", commands=tuple(commands(evidence)))
 
 
-def _certainty(evidence: Evidence) -> Iterator[Section]:
-    plot = plots.certainty(evidence)
-    if plot is None:
-        return
-    more = "" if plot[1]["timed"] else " When they began was not recorded, so they follow each other."
-    more += " Below, the machine's speed in each second where it is known." if plot[1]["speeds"] else ""
+def _money(found: RecommendationRecord, evidence: Evidence) -> Iterator[Section]:
     yield Section(
-        title="What every load run decided" if evidence.found is None else "How certain the answer is",
-        plot=plot,
-        caption="Each bar is a load run, as long as it took; its mark is what the run decided by itself. Thick "
-        f"bars are confirmations with fresh arrivals, on which a certificate is based.{more}",
+        title="Cost of the traffic to serve",
+        plot=plots.replicas(evidence),
+        caption="USD an hour for as many replicas as the traffic takes. The dotted line is the cost pro rata, for "
+        "the part of the replicas that is used.",
+        note="Pro rata, also a month: the cost of the traffic if other work pays for the rest of a replica.",
+        table=tables.replicas(found),
     )
+    yield Section(title="Price", table=tables.price(found))
 
 
-def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Section]:
-    yield Section(
-        title="Frontier of rate and latency",
-        note="Runs within the limits that no other run beat in both. Only certified rates are confirmed.",
-        table=tables.frontier(found),
-    )
-    both, used = len(compared_at_one_rate(found)) > 1, found.time_use
-    yield Section(
-        title="Latency of recommendation and default" if both else "Latency of the recommendation",
-        plot=plots.quantiles(evidence),
-        caption="From the time each request was due. Every further nine is as wide as the one before.",
-        table=tables.latencies(found),
-        note="Compared at one rate a row, as latency rises with the rate.",
-    )
+def _time(found: RecommendationRecord, evidence: Evidence) -> Iterator[Section]:
+    used, shown = found.time_use, compared_at_one_rate(found)
+    at = f" at {format_rate(shown[0][1].rate_per_s)}/s" if shown else ""
     yield Section(
         title="Where the time goes",
         plot=plots.stages(evidence),
-        caption="Mean ms of a request in each stage, at the rate in the plot of the latency.",
+        caption=f"Mean ms of a request in each stage{at}.",
         note="" if used is None else used.summary,
         table=tables.stages(found),
     )
@@ -176,21 +169,22 @@ def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Secti
         yield Section(title="Slowest layers", note=note, table=tables.layers(found))
 
 
-def _context(evidence: Evidence, found: RecommendationRecord) -> Iterator[Section]:
+def _context(found: RecommendationRecord) -> Iterator[Section]:
+    yield Section(
+        title="Frontier of rate and latency",
+        note="Runs within the limits that no other run beat in both. Only certified rates are confirmed.",
+        table=tables.frontier(found),
+    )
     yield Section(
         title="Accuracy per precision",
         note="Distance of the results from the fp32 model's. A pass means numerically close, not as accurate.",
         table=tables.accuracy(found),
     )
     yield Section(
-        title="Cost of the traffic to serve",
-        plot=plots.replicas(evidence),
-        caption="USD an hour for as many replicas as the traffic takes. The dotted line is the cost pro rata, for "
-        "the part of the replicas that is used.",
-        note="Pro rata, also a month: the cost of the traffic if other work pays for the rest of a replica.",
-        table=tables.replicas(found),
+        title="Where the time of the run went",
+        note="Wall time. A step marked as cached was done by an earlier run with the same inputs.",
+        table=trial_tables.seconds(found),
     )
-    yield Section(title="Price", table=tables.price(found))
     yield Section(
         title="Machine and versions",
         note="The recommendation holds for these.",

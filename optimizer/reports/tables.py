@@ -9,8 +9,8 @@ from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_r
 from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
 from optimizer.profiling.text import BOUND_WORDS
-from optimizer.reports.evidence import compared_at_one_rate, default_of
-from optimizer.reports.plots import MIN_REPLICAS
+from optimizer.reports.evidence import Evidence, compared_at_one_rate, default_of
+from optimizer.reports.plots import MIN_REPLICAS, cells
 from optimizer.reports.text import KNOBS
 from search.answer.analysis import similar_rates
 from search.answer.recommend import energy_of
@@ -49,7 +49,7 @@ def comparison(found: RecommendationRecord) -> Table:
         name = f"server's memory (limit {memory_text(found.slo.max_memory_bytes)})"
         sizes = [trial.memory_bytes for trial in shown]
         rows.append((name, [UNKNOWN if size is None else memory_text(size) for size in sizes]))
-    rows.append(("cost per million", [format_dollars(_million_usd(found, trial)) for trial in shown]))
+    rows.append(("cost per million", [format_dollars(million_usd(found, trial)) for trial in shown]))
     cells = [
         (name, [Cell(text=one, style="" if position else "main") for position, one in enumerate(texts)])
         for name, texts in [*rows, *_circumstances(found, shown)]
@@ -66,7 +66,8 @@ def compared_with(found: RecommendationRecord) -> dict[str, TrialRecord]:
     return columns
 
 
-def _million_usd(found: RecommendationRecord, trial: TrialRecord) -> float | None:
+def million_usd(found: RecommendationRecord, trial: TrialRecord) -> float | None:
+    """Return the cost of a million inferences at the certified rate of a trial; None without one."""
     if trial.certificate is None:
         return None
     rate_per_s = found.workload.rows_per_request * trial.certificate.rate_per_s
@@ -97,21 +98,6 @@ def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Ite
 def _shown(found: RecommendationRecord) -> list[TrialRecord]:
     baseline = default_of(found)
     return [found.winner] if baseline is None else [found.winner, baseline]
-
-
-def _compared(
-    found: RecommendationRecord, corner: str, rows: Sequence[tuple[str, Sequence[str]]], *, style: str = ""
-) -> Table:
-    """Rows of the recommendation, and of the baseline if there is a second column."""
-    headings = (corner, "recommended", baseline_name(found.winner.config))[
-        : 1 + max(len(texts) for _, texts in rows)
-    ]
-    first = f"main {style}".strip()
-    cells = [
-        (name, [Cell(text=one, style=style if position else first) for position, one in enumerate(texts)])
-        for name, texts in rows
-    ]
-    return table_of_texts(headings, cells)
 
 
 def _gpu(trial: TrialRecord) -> str:
@@ -175,36 +161,15 @@ _KNOBS: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
 )
 
 
-def latencies(found: RecommendationRecord) -> Table | None:
-    """The latency at the first limit's quantile of recommendation and default, at one rate a row; None without a
-    default. Rates are those that were certified, or were measured last.
-    """
-    shown, first = _shown(found), found.slo.first
-    if len(shown) < 2:
-        return None
-    rates = sorted({rate for trial in shown if (rate := _own_rate(trial)) is not None})
-    rows = [(f"{format_rate(rate)}/s", [_latency_at(trial, rate, first) for trial in shown]) for rate in rates]
-    return _compared(found, f"{first.name} at", rows) if rows else None
-
-
-def _own_rate(trial: TrialRecord) -> float | None:
-    return trial.rate_at_limit_per_s if trial.certificate is None else trial.certificate.rate_per_s
-
-
-def _latency_at(trial: TrialRecord, rate_per_s: float, limit: LatencyLimit) -> str:
-    """The latency in the run with the nearest rate, if it is near enough; else whether the rate is too high."""
+def latency_near_ms(trial: TrialRecord, rate_per_s: float, limit: LatencyLimit) -> float | None:
+    """Return the latency at a limit's quantile in the run with the nearest rate; None if none is near enough."""
     certificate, measured = trial.certificate, trial.measurement
     seen = [] if certificate is None else [(certificate.rate_per_s, certificate.first.latency_ms)]
     seen += [(run.rate_per_s, run.latency_ms) for run in trial.load_runs if run.trusted and run.latency_ms]
     if measured is not None and (latency_ms := measured.latency_at_ms(limit.quantile)):
         seen.append((measured.rate_per_s, latency_ms))
     near = [pair for pair in seen if similar_rates(pair[0], rate_per_s)]
-    if near:
-        return f"{format_ms(min(near, key=lambda pair: abs(pair[0] - rate_per_s))[1])} ms"
-    capacity = trial.rate_at_limit_per_s
-    if capacity is not None and capacity < rate_per_s:
-        return f"over its capacity of about {format_rate(capacity)}/s"
-    return "not measured"
+    return min(near, key=lambda pair: abs(pair[0] - rate_per_s))[1] if near else None
 
 
 def stages(found: RecommendationRecord) -> Table:
@@ -216,7 +181,15 @@ def stages(found: RecommendationRecord) -> Table:
     servers = [measured.server for measured in shown] or [None]
     sizes = [None if server is None else server.mean_batch_size for server in servers]
     rows.append(("mean batch size", [UNKNOWN if size is None else f"{size:.2f}" for size in sizes]))
-    return _compared(found, "mean ms of a request", rows, style="number")
+    headings = ("mean ms of a request", "recommended", baseline_name(found.winner.config))[: 1 + len(columns)]
+    cells = [
+        (
+            name,
+            [Cell(text=one, style="number" if position else "main number") for position, one in enumerate(texts)],
+        )
+        for name, texts in rows
+    ]
+    return table_of_texts(headings, cells)
 
 
 def layers(found: RecommendationRecord) -> Table | None:
@@ -260,6 +233,22 @@ def frontier(found: RecommendationRecord) -> Table | None:
     )
     headings = ("frontier", found.slo.first.name, "trial", "configuration", "")
     return Table(headings=headings, rows=rows, sortable=True)
+
+
+def configurations(evidence: Evidence) -> Table | None:
+    """The best configuration of each batch size and instance count, as in the plot; None if there is one alone."""
+    rows = tuple(
+        (
+            number(cell["batch"], count),
+            number(cell["instances"], count),
+            Cell(text=cell["knobs"]),
+            number(cell["rate"], format_rate, style="main" if cell["best"] else ""),
+            Cell(text=cell["how"]),
+        )
+        for cell in cells(evidence)
+    )
+    headings = ("batch", "instances", "best configuration", "capacity/s", "")
+    return Table(headings=headings, rows=rows, sortable=True) if rows[1:] else None
 
 
 def accuracy(found: RecommendationRecord) -> Table | None:

@@ -251,10 +251,14 @@ class Surrogate:
         above = [best[busy] for busy in sorted(best, reverse=True) if busy > count]
         return any(len(side) > 1 and side[-1] < FALLING * max(side) for side in (below, above))
 
+    def all_predicted(self) -> list[Predicted]:
+        """Return all predictions."""
+        found = [self.predicted(knobs) for knobs, _ in self._raw.values()]
+        return [one for one in found if one is not None]
+
     def best_first(self) -> list[Predicted]:
         """Return all predictions above 0, the highest optimistic rate first."""
-        found = [self.predicted(knobs) for knobs, rate in self._raw.values() if rate > 0]
-        return sorted((one for one in found if one is not None), key=lambda one: -one.at_best)
+        return sorted((one for one in self.all_predicted() if one.rate_per_s > 0), key=lambda one: -one.at_best)
 
 
 def bounded(error: float, slowdown: float | None) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
+from model_repo.spec import ServingConfig
+from search.records.predictions import PredictedRecord
 from search.records.trial import Cause, PredictionRecord, WhyRecord
 from search.simulator.replay import MIN_REPLAY_S
 from search.simulator.service_times_file import service_times_record
@@ -13,6 +15,7 @@ from search.simulator.surrogate import Kind, Predicted, Surrogate
 from search.space import knobs_of
 from search.study.belief import Belief
 from search.study.store import TrialStore
+from search.trials.trial import config_to_record
 
 PATIENCE_S = 2000.0
 """A rate that is 1 % higher is worth 20 s more, of whatever is done in them."""
@@ -59,6 +62,23 @@ def why_predicted(
         service_times=service_times_record(surrogate.server(store.space.config(prediction.knobs))),
     )
     return WhyRecord(cause=cause, prediction=record)
+
+
+CURVE_SHARES = (0.02, *(share / 20 for share in range(2, 20, 2)), 0.95, 0.98, 1.0, 1.02, 1.05, 1.1)
+"""The latency over the rate is simulated at these shares of the capacity."""
+
+
+def predictions(surrogate: Surrogate, answers: Iterable[ServingConfig]) -> Iterator[PredictedRecord]:
+    """Yield the best prediction of each batch size and instance count, then those of `answers` with curves."""
+    best: dict[tuple[int | str, int | str], Predicted] = {}
+    for one in sorted(surrogate.all_predicted(), key=lambda one: -one.rate_per_s):
+        best.setdefault((one.knobs["max_batch_size"], one.knobs["instance_count"]), one)
+    shown = [surrogate.predicted(knobs_of(config)) for config in answers]
+    for place, one in enumerate((*best.values(), *filter(None, shown))):
+        rates = [share * one.rate_per_s for share in CURVE_SHARES if place >= len(best) and one.rate_per_s > 0]
+        curve = tuple((rate_per_s, surrogate.latency_ms(one, rate_per_s)) for rate_per_s in rates)
+        config = config_to_record(surrogate.space.config(one.knobs))
+        yield PredictedRecord(config=config, rate_per_s=one.rate_per_s, curve=curve)
 
 
 def _by_gain(

@@ -2,12 +2,8 @@
 
 // Colours are CSS variables, so that plots follow the page into the dark and onto paper without being drawn again.
 const data = JSON.parse(document.getElementById("plots").textContent);
-const STATES = ["complete", "pruned", "infeasible", "failed"];
 const ROLES = ["recommended", "this run", "Triton default", "as configured"];
 const ROLE_COLORS = ["var(--winner)", "var(--winner)", "var(--baseline)", "var(--baseline)"];
-const STATE_MEANINGS = ["complete", "pruned: dropped early", "infeasible: over the limit at any rate", "failed"];
-const ANSWERS = ["met", "inconclusive", "violated"];
-const ANSWER_COLORS = ["var(--complete)", "var(--infeasible)", "var(--failed)"];
 const GRID = { stroke: "var(--rule)", strokeOpacity: 1 };
 
 const short = (value) => (value >= 1000 ? d3.format(",.0f")(value) : String(+value.toPrecision(3)));
@@ -64,15 +60,23 @@ const symbols = {
   cross: (color) => `<path d="M3 3L11 11M11 3L3 11" stroke="${color}" stroke-width="1.7"/>`,
   triangle: (color) => `<path d="M7 2.5L12 11.5H2Z" fill="none" stroke="${color}" stroke-width="1.5"/>`,
   fallen: (color) => `<path d="M2 3H12L7 12Z" fill="${color}"/>`,
-  hollow: (color) => `<path d="M7 1.5L12 7L7 12.5L2 7Z" fill="none" stroke="${color}" stroke-width="1.5"/>`,
   diamond: (color) => `<path d="M7 1L12.5 7L7 13L1.5 7Z" fill="${color}"/>`,
   bar: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="6"/>`,
   line: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="2"/>`,
-  thin: (color) => `<path d="M0 9L14 5" stroke="${color}" stroke-opacity="0.6"/><circle cx="7" cy="7" r="1.6" fill="${color}"/>`,
+  hatched: (color) => `<rect x="1" y="1" width="12" height="12" fill="${color}"/><path d="M1 8L8 1M3 13L13 3M9 13L13 9" stroke="var(--panel)" stroke-width="1.5"/>`,
+  frame: (color) => `<rect x="2" y="2" width="10" height="10" rx="2" fill="none" stroke="${color}" stroke-width="2"/>`,
   dotted: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="1.5" stroke-dasharray="2 3"/>`,
   dashes: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="1.5" stroke-dasharray="4 3"/>`,
   square: (color) => `<rect x="2" y="2" width="10" height="10" fill="${color}"/>`,
 };
+
+// Lines in the colour of the panel over a cell: its figure can be read, also on paper.
+function hatching(document) {
+  const defs = document.createElementNS("http://www.w3.org/2000/svg", "defs");
+  defs.innerHTML = `<pattern id="hatching" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+    <path d="M0 0V7" stroke="var(--panel)" stroke-width="3.5" stroke-opacity="0.75"/></pattern>`;
+  return defs;
+}
 
 function key(entries) {
   const list = document.createElement("div");
@@ -102,7 +106,7 @@ const draw = {
     const log = d3.max(rates) > 4 * d3.min(rates);
     const y = log ? logDomain(rates) : domain(rates);
     const label = !timed ? "seconds of load, trials before confirmations →"
-      : `seconds from the first load run on${silences.length ? ", less what dotted lines cut" : ""} →`;
+      : `${silences.length ? "seconds, cut at the dotted lines" : "seconds from the first load run on"} →`;
     const x = { label, domain: [0, d3.max([...runs, ...speeds], ends)], ticks: xTicks(width) };
     let last = -Infinity;
     const room = (130 * x.domain[1]) / width; // a label that would run into the one before is left out
@@ -149,82 +153,74 @@ const draw = {
     return [key(entries), tried, ...(bars.length ? [strip] : [])];
   },
 
-  rates({ points, runs, certified, confirmations, frontier, limits, quantile }, width) {
-    const all = [...points, ...runs, ...certified, ...confirmations];
-    const y = logDomain([...all.map((d) => d.ms), ...certified.flatMap((d) => [d.low, d.high]), ...limits.map((d) => d.ms)]);
-    const steps = frontier.map(([rate, ms]) => ({ rate, ms }));
-    const say = (d) => `trial ${d.trial}: ${d.knobs}\n${short(d.rate)}/s, ${quantile} ${short(d.ms)} ms`;
-    const over = points.filter((d) => d.over), within = points.filter((d) => !d.over);
-    const entries = [];
-    if (within.length) entries.push(["dot", "var(--complete)", "within the limit"]);
-    if (over.length) entries.push(["ring", "var(--failed)", "over the limit"]);
-    if (runs.length) entries.push(["thin", "var(--frontier)", "load runs of a trial"]);
-    entries.push(...certified.map((d) => ["diamond", colorOf(d.role), `${d.role}, certified`]));
-    entries.push(...ANSWERS.filter((answer) => confirmations.some((d) => d.answer === answer))
-      .map((answer) => ["hollow", ANSWER_COLORS[ANSWERS.indexOf(answer)], `confirmation, ${answer}`]));
-    if (steps.length > 1) entries.push(["line", "var(--frontier)", "frontier"]);
-    entries.push(["dashes", "var(--limit)", "limit"]);
-    const runColor = (d) => (d.role ? colorOf(d.role) : "var(--frontier)");
+  rates({ curves, runs, certified, limits, quantile }, width) {
+    const far = 8 * d3.max(limits, (d) => d.ms); // what is beyond is drawn at the edge
+    const near = (ms) => Math.min(ms, far);
+    const lines = curves.filter((d) => d.ms <= far);
+    const all = [...lines, ...runs, ...certified];
+    const y = logDomain([...all.map((d) => near(d.ms)), ...certified.map((d) => d.low), ...limits.map((d) => d.ms)]);
+    const color = (d) => (d.role ? colorOf(d.role) : "var(--frontier)");
+    const say = (d) => `${d.knobs}\n${short(d.rate)}/s, ${quantile} ${short(d.ms)} ms`;
     const tip = { fill: "var(--panel)" };
-    const title = (d) => `${say(d)}\n${STATE_MEANINGS[STATES.indexOf(d.state)]}`;
-    const plot = Plot.plot(base(width, Math.max(300, Math.min(430, width * 0.55)), {
-      ariaLabel: `Rate and ${quantile} of every trial`,
-      x: { label: "requests/s →", domain: domain(all.map((d) => d.rate)), ticks: xTicks(width), tickFormat: short, grid: false },
-      y: { type: "log", domain: y, axis: null },
+    const title = (d) => `${d.confirms ? "confirmation" : "load run"} of trial ${d.trial}: ${say(d)}\n${d.words}`;
+    const order = (d) => (d.role ? 1 : 0);
+    const drawn = d3.sort(runs, order).map((d) => ({ ...d, at: near(d.ms) }));
+    const roles = ROLES.filter((role) => [...curves, ...runs].some((d) => d.role === role));
+    const entries = roles.map((role) => [curves.some((d) => d.role === role) ? "line" : "dot", colorOf(role), role]);
+    if (runs.some((d) => !d.role)) entries.push(["dot", "var(--frontier)", roles.length ? "other trials" : "trials"]);
+    entries.push(...DECISIONS.filter(([decided]) => runs.some((d) => d.decided === decided))
+      .map(([decided, , kind]) => [kind, "var(--soft)", decided]));
+    if (certified.length) entries.push(["diamond", "var(--soft)", "certified"]);
+    entries.push(["dashes", "var(--limit)", "limit"]);
+    const plot = Plot.plot(base(width, Math.max(300, Math.min(430, width * 0.6)), {
+      ariaLabel: `${quantile} over the rate of recommendation and default`,
+      x: { label: "requests/s →", domain: domain([0, ...all.map((d) => d.rate)]), ticks: xTicks(width), tickFormat: short },
+      y: { type: "log", domain: y, clamp: true, axis: null },
       color: roleColor,
       marks: [
         ...logAxis(y, `↑ ${quantile}, ms`),
-        Plot.line(runs, { x: "rate", y: "ms", z: "trial", stroke: runColor, strokeOpacity: 0.5 }),
-        Plot.dot(runs, { x: "rate", y: "ms", r: 1.8, fill: runColor }),
-        Plot.line(steps, { x: "rate", y: "ms", stroke: "var(--frontier)", strokeWidth: 1.5, curve: "step-before" }),
         ...limitRules(limits),
-        Plot.dot(within, { x: "rate", y: "ms", r: 4.5, fill: "var(--complete)", title, tip }),
-        Plot.dot(over, { x: "rate", y: "ms", r: 4.5, stroke: "var(--failed)", strokeWidth: 1.6, title, tip }),
-        Plot.dot(confirmations, {
-          x: "rate", y: "ms", r: 6, symbol: "diamond", strokeWidth: 1.6, tip,
-          stroke: (d) => ANSWER_COLORS[ANSWERS.indexOf(d.answer)], title: (d) => `confirmation, ${d.answer}\n${say(d)}`,
-        }),
+        Plot.line(lines, { x: "rate", y: "ms", stroke: "role", strokeWidth: 2, curve: "monotone-x" }),
+        ...DECISIONS.map(([decided, , , , symbol]) => Plot.dot(drawn.filter((d) => d.decided === decided), {
+          x: "rate", y: "at", symbol, r: (d) => (d.confirms ? 6 : 3.5), stroke: color, strokeWidth: 1.8,
+          fill: decided === "met" ? color : "var(--paper)", title, tip,
+        })),
         Plot.ruleX(certified, { x: "rate", y1: "low", y2: "high", stroke: "role", strokeWidth: 2 }),
         Plot.dot(certified, {
           x: "rate", y: "ms", r: 7, symbol: "diamond", fill: "role", stroke: "var(--paper)", tip,
-          title: (d) => `${d.role}, certified\n${say(d)} (${short(d.low)} to ${short(d.high)})`,
+          title: (d) => `${d.role}, certified: ${say(d)} (${short(d.low)} to ${short(d.high)})`,
         }),
       ],
     }));
     return [key(entries), plot];
   },
 
-  capacity({ loads, unit, log, limits, confirmed }, width) {
-    const values = [...loads, ...limits.map((d) => ({ value: d.ms }))].map((d) => d.value).filter((value) => value !== null);
-    const y = log ? logDomain(values) : domain(values);
-    const x = domain(loads.map((d) => d.rate));
-    const marks = DECISIONS.flatMap(([decided, color, , , symbol]) => {
-      const own = loads.filter((d) => d.decided === decided).map((d) => ({ ...d, at: d.value ?? y[1] }));
-      return Plot.dot(own, {
-        x: "rate", y: "at", symbol, r: 4.5, stroke: color, strokeWidth: 1.8, fill: decided === "met" ? color : "var(--paper)", tip: { fill: "var(--panel)" },
-        title: (d) => `${d.confirms ? "confirmation" : "probe"}, ${short(d.rate)}/s: ${d.words}\n${unit}: ${d.value === null ? "none" : short(d.value)}`,
-      });
-    });
-    const confirmations = loads.filter((d) => d.confirms).map((d) => ({ ...d, at: d.value ?? y[1] }));
-    const onTheRight = confirmed.some((d) => d.rate > (x[0] + x[1]) / 2);
-    const plot = Plot.plot(base(width, Math.max(300, Math.min(400, width * 0.5)), {
-      ariaLabel: `${unit} over the rate`,
-      x: { label: "requests/s →", domain: x, ticks: xTicks(width), tickFormat: short },
-      y: { type: log ? "log" : "linear", domain: y, axis: null },
+  configurations({ cells }, width) {
+    const most = d3.max(cells, (d) => d.rate) || 1;
+    const values = (name) => d3.sort(new Set(cells.map((d) => d[name])));
+    const rows = values("instances").reverse(), columns = values("batch");
+    const at = { x: "batch", y: "instances", inset: 1.5, rx: 3 };
+    const fill = (d) => `color-mix(in oklab, var(--winner) ${Math.round((50 * d.rate) / most)}%, var(--panel))`;
+    const figure = (d) => (d.how === "at most" ? "≤" : "") + (d.rate >= 1e4 ? `${short(d.rate / 1e3)}k` : short(d.rate));
+    const predicted = cells.filter((d) => d.how === "predicted"), best = cells.filter((d) => d.best);
+    const title = (d) => `${d.knobs}\n${d.how} ${short(d.rate)}/s${d.best ? ", recommended" : ""}`;
+    const height = Math.max(44, Math.min(80, 260 / rows.length)) * rows.length;
+    const plot = Plot.plot(base(width, 70 + height, {
+      ariaLabel: "Capacity by batch size and instances", marginLeft: 30, marginRight: 4, padding: 0,
+      x: { type: "band", domain: columns, label: "maximum batch size →", labelAnchor: "right", tickSize: 0 },
+      y: { type: "band", domain: rows, label: "↑ instances", labelAnchor: "top", tickSize: 0 },
       marks: [
-        ...(log ? logAxis(y, `↑ ${unit}`) : [Plot.gridY({ ticks: 5, ...GRID }), Plot.axisY({ ticks: 5, tickFormat: short, label: `↑ ${unit}` })]),
-        ...limitRules(limits),
-        Plot.ruleX(confirmed, { x: "rate", stroke: "var(--winner)", strokeWidth: 1.5 }),
-        Plot.text(confirmed, {
-          x: "rate", text: "name", frameAnchor: "bottom", textAnchor: onTheRight ? "end" : "start", dx: onTheRight ? -6 : 6, dy: -8,
-          fill: "var(--winner)", stroke: "var(--paper)", strokeWidth: 4,
-        }),
-        Plot.dot(confirmations, { x: "rate", y: "at", symbol: "diamond", r: 10, stroke: "var(--soft)", strokeWidth: 1.4 }),
-        ...marks,
+        Plot.cell(cells, { ...at, fill, stroke: "var(--rule)" }),
+        (index, scales, values, size, context) => hatching(context.document),
+        Plot.cell(predicted, { ...at, fill: "url(#hatching)" }),
+        Plot.cell(best, { ...at, fill: "none", stroke: "var(--ink)", strokeWidth: 2.5 }),
+        Plot.text(cells, { x: "batch", y: "instances", text: figure, fontSize: width < 400 ? 11 : 12.5, fontWeight: (d) => (d.best ? 700 : 400), fill: "var(--ink)" }),
+        Plot.tip(cells, Plot.pointer({ x: "batch", y: "instances", title, fill: "var(--panel)" })),
       ],
     }));
-    const entries = DECISIONS.filter(([decided]) => loads.some((d) => d.decided === decided)).map(([decided, color, kind]) => [kind, color, decided]);
-    if (confirmations.length) entries.push(["hollow", "var(--soft)", "confirmation"]);
+    const entries = [["square", "color-mix(in oklab, var(--winner) 50%, var(--panel))", "measured"]];
+    if (predicted.length) entries.push(["hatched", "color-mix(in oklab, var(--winner) 50%, var(--panel))", "only predicted"]);
+    if (best.length) entries.push(["frame", "var(--ink)", "recommended"]);
     return [key(entries), plot];
   },
 
@@ -307,19 +303,6 @@ const draw = {
     return [key(stages.map((stage, index) => ["square", colors[index], stage])), plot];
   },
 
-  importance({ bars }, width) {
-    const percent = (d) => `${(100 * d.share).toFixed(0)} %`;
-    return [Plot.plot(base(width, 34 * bars.length + 16, {
-      ariaLabel: "Share of each knob", marginLeft: 148, marginTop: 4, marginBottom: 12, marginRight: 48,
-      x: { axis: null, domain: [0, d3.max(bars, (d) => d.share)] },
-      y: { label: null, domain: bars.map((d) => d.knob), padding: 0.3 },
-      marks: [
-        Plot.barX(bars, { x: "share", y: "knob", fill: "var(--winner)" }),
-        Plot.text(bars, { x: "share", y: "knob", text: percent, textAnchor: "start", dx: 6, fill: "currentColor" }),
-      ],
-    }))];
-  },
-
   replicas({ steps, lines, wanted, widest }, width) {
     const roles = lines.map((d) => d.role);
     const plot = Plot.plot(base(width, 320, {
@@ -359,6 +342,7 @@ function drawAll(printed = paper.matches) {
     place.dataset.width = width;
     place.replaceChildren(...draw[name.split(":")[0]](data[name], width));
     place.dataset.drawn = "yes";
+    for (const svg of place.querySelectorAll("svg[aria-label]")) svg.setAttribute("role", "img");
   }
 }
 
@@ -382,6 +366,18 @@ function sortable(table) {
     body.append(...rows);
   }));
 }
+
+// Where a browser gives a file no clipboard, the lines are at least selected.
+document.querySelectorAll(".copy").forEach((button) => button.addEventListener("click", async () => {
+  const code = button.parentElement.querySelector("code");
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(code);
+    button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+  }
+}));
 
 document.querySelectorAll("table.sortable").forEach(sortable);
 drawAll();

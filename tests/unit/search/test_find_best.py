@@ -14,6 +14,7 @@ from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from search.cost.cost import PriceRecord
 from search.find_best import NothingFound, SearchRequest, SearchResult, find_best
+from search.records.predictions import read_predictions
 from search.records.recommendation import FrontEndRecord
 from search.records.run_files import TRIALS_FILE, read_trials
 from search.records.slo import Slo
@@ -71,6 +72,13 @@ def test_the_result_has_all_that_a_recommendation_needs(space: SearchSpace, tmp_
     assert isinstance(seen[-1], events.Note)
     assert seen[-1].text == "left"
     assert result.winner.number in {trial.number for trial in read_trials(tmp_path)}
+    predicted = read_predictions(tmp_path)
+    curves = {record.config: record.curve for record in predicted if record.curve}
+    assert set(curves) == {result.winner.config, result.baseline.config}
+    for curve in curves.values():  # from far below the capacity to beyond the limit
+        assert curve[0][1] < SLO.first.limit_ms < curve[-1][1]
+    shown = [(one.config.max_batch_size, one.config.instance_count) for one in predicted if not one.curve]
+    assert len(shown) == len(set(shown)) > 4
 
 
 def test_an_slo_that_nothing_meets_is_explained_after_the_server_has_gone(

@@ -12,8 +12,10 @@ from recommendations import certificate, config, measurement, recommendation, ru
 from loadgen.console import SafeConsole
 from loadgen.reports import kit
 from loadgen.spec.limits import LatencyLimit
+from model_repo.repository.config_pbtxt import parse_config_pbtxt
 from optimizer.config import OptimizeConfig
 from optimizer.reports import plots, tables
+from optimizer.reports.card import answer_card, config_lines
 from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.report import commands, html_page, report_of
 from optimizer.reports.terminal import explanation_view
@@ -22,9 +24,11 @@ from optimizer.run.progress import trial_line
 from optimizer.run_file import save_config
 from search.answer.explain import Explanation
 from search.records.confirmations import ConfirmationRecord
+from search.records.predictions import PredictedRecord, write_predictions
 from search.records.recommendation import RecommendationRecord
-from search.records.slo import Slo, WorkloadRecord
+from search.records.slo import WorkloadRecord
 from search.records.trial import LoadRunRecord
+from search.trials.trial import config_to_record
 
 
 def default_at(rate_per_s: float, **changes: object) -> RecommendationRecord:
@@ -42,45 +46,132 @@ def texts(table: kit.Table | None) -> list[list[str]]:
 @pytest.mark.parametrize(("rate_per_s", "roles"), [(105.0, 2), (400.0, 1), (50.0, 1)])
 def test_latencies_are_compared_at_one_rate_alone(tmp_path: Path, rate_per_s: float, roles: int) -> None:
     report = report_of(read_evidence(run_dir(tmp_path / "run", default_at(rate_per_s))))
-    assert len(report.plots["quantiles"]["roles"]) == roles
     assert len({bar["role"] for bar in report.plots["stages"]["bars"]}) == roles
     stages = next(part.table for part in report.sections if part.plot and part.plot[0] == "stages")
     assert stages is not None
     assert len(stages.headings) == 1 + roles
 
 
-def test_latencies_at_one_rate_a_row_are_measured_there_or_left_out() -> None:
-    run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=True, trusted=True)
-    found = default_at(2737.0, rate_at_limit_per_s=800.0, load_runs=(run,))
-    table = tables.latencies(found)
-    assert table is not None
-    assert table.headings == ("p99 at", "recommended", "Triton default")
-    assert texts(table) == [
-        ["800/s", "not measured", "35.0 ms"],
-        ["1,000/s", "30.0 ms", "over its capacity of about 800/s"],
-    ]
+def cell(cells: list[kit.Data], batch: int, instances: int) -> tuple[object, ...]:
+    (found,) = (one for one in cells if (one["batch"], one["instances"]) == (batch, instances))
+    return found["rate"], found["how"], found["best"]
 
 
-def test_marks_over_any_limit_say_so_and_are_not_on_the_frontier(tmp_path: Path) -> None:
-    over, within = measurement(rate_per_s=300.0, latency_p99_ms=80.0), measurement(rate_per_s=200.0)
-    slow_median = measurement(rate_per_s=400.0, latency_p50_ms=45.0)
-    slo = Slo(limits=(LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=20.0)))
-    found = recommendation(slo=slo, baseline=None, gain=None)
+def predicted(rate_per_s: float, **knobs: Any) -> PredictedRecord:
+    return PredictedRecord(config=config_to_record(config(**knobs)), rate_per_s=rate_per_s)
+
+
+def test_each_batch_size_and_instance_count_shows_its_best_and_whether_that_was_measured(tmp_path: Path) -> None:
+    """A prediction stands for a cell only if nothing was measured there, or what was is much slower."""
     tried = [
-        trial(number, measurement=seen, certificate=None)
-        for number, seen in enumerate((over, within, slow_median))
+        trial(number, certificate=None, rate_at_limit_per_s=rate, state=state, config=config(**knobs))
+        for number, (rate, state, knobs) in enumerate(
+            (
+                (1000.0, "complete", {"max_batch_size": 16}),
+                (500.0, "complete", {"max_batch_size": 4, "intra_op_threads": 0}),
+                (300.0, "pruned", {"max_batch_size": 2}),
+                (0.0, "infeasible", {"max_batch_size": 1}),
+                (None, "failed", {"max_batch_size": 32}),
+                (9000.0, "complete", {"intra_op_threads": 0}),  # where the recommended one is
+            ),
+            start=10,
+        )
     ]
-    drawn = plots.rates(read_evidence(run_dir(tmp_path / "run", found, *tried)))
-    assert drawn is not None
-    assert {point["rate"]: point["over"] for point in drawn[1]["points"]} == {300: True, 200: False, 400: True}
-    assert [rate for rate, _ in drawn[1]["frontier"]] == [1000.0]
+    folder = run_dir(tmp_path / "run", recommendation(), *tried)
+    write_predictions(
+        folder,
+        (
+            predicted(1050.0, max_batch_size=16, max_queue_delay_us=500),
+            predicted(2000.0, max_batch_size=16),  # that of trial 0 before it was measured
+            predicted(900.0, max_batch_size=4),
+            predicted(0.0, instance_count=1),
+        ),
+    )
+    shown = plots.cells(read_evidence(folder))
+    assert cell(shown, 16, 2) == (1000.0, "measured", False)
+    assert cell(shown, 4, 2) == (900.0, "predicted", False)
+    assert cell(shown, 2, 2) == (300.0, "at most", False)
+    assert cell(shown, 1, 2) == (0.0, "measured", False)
+    assert cell(shown, 8, 1) == (0.0, "predicted", False)
+    assert cell(shown, 8, 2) == (1050.0, "measured", True)
+    assert all(one["batch"] != 32 for one in shown)
+    table = tables.configurations(read_evidence(folder))
+    assert table is not None
+    assert [row[-1].text for row in table.rows] == [one["how"] for one in shown]
 
 
-def test_the_first_limits_quantile_is_drawn(tmp_path: Path) -> None:
-    slo = Slo(limits=(LatencyLimit(quantile=0.9, limit_ms=50.0),))
-    drawn = plots.rates(read_evidence(run_dir(tmp_path / "run", recommendation(slo=slo), trial(certificate=None))))
+def test_a_capacity_is_never_below_a_rate_that_was_met(tmp_path: Path) -> None:
+    met = LoadRunRecord(rate_per_s=1100.0, latency_ms=35.0, met=True, trusted=True)
+    runs = (met, met.changed(rate_per_s=1300.0, met=False), met.changed(rate_per_s=1200.0, trusted=False))
+    found = recommendation(winner=trial(load_runs=runs), baseline=None, gain=None)
+    shown = plots.cells(read_evidence(run_dir(tmp_path / "run", found)))
+    assert cell(shown, 8, 2) == (1100.0, "measured", True)
+
+
+def test_predicted_curves_are_drawn_of_the_answer_and_the_default(tmp_path: Path) -> None:
+    folder = run_dir(tmp_path / "run", found := recommendation())
+    curve = ((100.0, 5.0), (1000.0, 40.0))
+    assert found.baseline is not None
+    configs = (found.winner.config, found.baseline.config, config_to_record(config(max_batch_size=64)))
+    write_predictions(folder, (PredictedRecord(config=one, rate_per_s=1.0, curve=curve) for one in configs))
+    drawn = plots.rates(read_evidence(folder))
     assert drawn is not None
-    assert [point["ms"] for point in drawn[1]["points"]] == [20.0]
+    roles = ["recommended", "recommended", "Triton default", "Triton default"]
+    assert [one["role"] for one in drawn[1]["curves"]] == roles
+    assert [(one["rate"], one["ms"]) for one in drawn[1]["curves"][:2]] == list(curve)
+
+
+def bars(found: RecommendationRecord) -> list[list[tuple[str, float | None]]]:
+    card = answer_card(found)
+    return [[(bar.text, bar.share) for bar in compared] for _, compared in card.compared]
+
+
+def test_the_card_compares_rate_latency_and_cost() -> None:
+    at_default = LoadRunRecord(rate_per_s=505.0, latency_ms=12.5, met=True, trusted=True)
+    assert bars(recommendation(winner=trial(load_runs=(at_default,)))) == [
+        [("1,000/s", 1.0), ("500/s", 0.5)],
+        [("12.5 ms", 0.25), ("30.0 ms", 0.6)],  # both near 500/s, of a limit of 50 ms
+        [("$0.139", 0.5), ("$0.278", 1.0)],
+    ]
+    assert bars(recommendation())[1] == [("30.0 ms at 1,000/s", 0.6), ("30.0 ms at 500/s", 0.6)]
+
+
+def test_what_was_not_certified_has_no_bar_of_its_own() -> None:
+    default = trial(0, config=config(max_batch_size=4), certificate=None, rate_at_limit_per_s=400.0)
+    rates, latencies, costs = bars(recommendation(baseline=default, gain=None))
+    assert (rates[1][1], latencies[1][1], costs[1][1]) == (0.4, None, None)
+    (_, (winner, other)), *_ = answer_card(recommendation(baseline=default, gain=None)).compared
+    assert (winner.style, other.style) == ("winner", "baseline estimated")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "on_gpu", "lines"),
+    [
+        (
+            {"dynamic_batching": True, "max_queue_delay_us": 500, "preferred_batch_sizes": (4, 8)},
+            False,
+            {
+                "max_batch_size: 8",
+                "instance_group [ { count: 2 kind: KIND_CPU } ]",
+                "preferred_batch_size: 4 preferred_batch_size: 8 max_queue_delay_microseconds: 500",
+                'key: "intra_op_thread_count"',
+            },
+        ),
+        ({"cuda_graph_batch_sizes": (1, 8), "intra_op_threads": 0}, True, {"KIND_GPU", 'key: "cuda_graphs"'}),
+    ],
+)
+def test_the_lines_to_set_are_a_configuration_that_triton_reads(
+    knobs: dict[str, Any], on_gpu: bool, lines: set[str]
+) -> None:
+    record = config_to_record(config(**knobs))
+    text = config_lines(record, on_gpu=on_gpu)
+    assert all(line in text for line in lines)
+    message = parse_config_pbtxt(text)
+    assert message.max_batch_size == record.max_batch_size
+    assert [group.count for group in message.instance_group] == [record.instance_count]
+    assert message.HasField("dynamic_batching") == record.dynamic_batching
+    assert list(message.dynamic_batching.preferred_batch_size) == list(record.preferred_batch_sizes)
+    assert message.dynamic_batching.max_queue_delay_microseconds == record.max_queue_delay_us
 
 
 def test_the_traffic_to_serve_is_priced_at_usual_rates_also_pro_rata() -> None:
@@ -155,7 +246,7 @@ def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> 
         ["159 of 15,201", "not trusted: requests left late"],
     ]
     drawn = json.loads(Page(html_page(nothing)).scripts[0])["rates"]
-    assert [one["answer"] for one in drawn["confirmations"]] == ["inconclusive", "violated", "inconclusive"]
+    assert [one["decided"] for one in drawn["runs"]] == ["inconclusive", "violated", "inconclusive"]
 
 
 def certainty(folder: Path, runs: Sequence[LoadRunRecord], tried: ConfirmationRecord) -> kit.Data:

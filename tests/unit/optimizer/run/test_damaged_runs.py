@@ -15,6 +15,7 @@ from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig
 from optimizer.run_file import save_config
 from search.records.confirmations import ConfirmationRecord
+from search.records.predictions import PredictedRecord, write_predictions
 from search.records.speeds import SpeedsRecord, keep_speeds
 
 FILES = {  # file -> the commands that need it
@@ -22,6 +23,7 @@ FILES = {  # file -> the commands that need it
     "trials.jsonl": ("report", "explain"),
     "confirmations.jsonl": ("report", "explain"),
     "machine_speed.jsonl": ("report",),
+    "predictions.jsonl": ("report",),
     "run.json": ("report", "--resume"),
     "model_repository/cnn/config.pbtxt": ("bundle",),
 }
@@ -50,6 +52,7 @@ def run(tmp_path: Path) -> Path:
         requests=10, violations=0, latency_ms=1.0, problems=(),
     )  # fmt: skip
     (folder / "confirmations.jsonl").write_text(confirmation.model_dump_json() + "\n")
+    write_predictions(folder, [PredictedRecord(config=trials[3].config, rate_per_s=10.0)])
     keep_speeds(folder, SpeedsRecord(began_unix_s=1e9, speeds=(1.0,)))
     save_config(OptimizeConfig(limits=(LatencyLimit(limit_ms=50.0),), model=Path("m.onnx"), output=folder), folder)
     return folder
