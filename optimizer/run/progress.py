@@ -14,6 +14,7 @@ from loadgen.console import LiveDisplay
 from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from loadgen.records.formats import format_rate
 from loadgen.spec.limits import quantile_name
+from search.labels import knobs_text, rate_text
 from search.trials import events
 from search.trials.trial import Trial
 
@@ -75,7 +76,7 @@ class Progress(LiveDisplay):
         left = max(0.0, self._budget_s - (time.monotonic() - self._started))
         best = ""
         if self._best is not None and self._best.rate_at_limit_per_s is not None:
-            best = f"best {format_rate(self._best.rate_at_limit_per_s)}/s (trial {self._best.number})"
+            best = f"best {rate_text(self._best)} (trial {self._best.number})"
         line = Table.grid(padding=(0, 2))
         line.add_row(
             Spinner("dots"),
@@ -92,11 +93,9 @@ _AT_NO_RATE = "[yellow]met the SLO at no rate[/yellow]"
 
 def trial_line(trial: Trial, *, is_best: bool) -> str:
     """Return a finished trial as one line of rich markup."""
-    from search.labels import knobs_text
-
     match trial.state:
         case "complete":
-            outcome = f"{format_rate(trial.rate_at_limit_per_s)}/s at the limit"
+            outcome = rate_text(trial)
         case "pruned":
             outcome = "pruned"
         case "infeasible":
@@ -123,7 +122,8 @@ def certified_line(event: events.ConfirmationEnded) -> str:
         how = "violated the SLO in" if event.violated else "was inconclusive for"
         return f"[yellow]{format_rate(event.rate_per_s)}/s {how} trial {event.trial.number}[/yellow]"
     return (
-        f"[green]certified[/green] {format_rate(event.certificate.rate_per_s)}/s for trial {event.trial.number}: "
+        f"[green]{'certified' if event.certificate.confirmed_again else 'met once'}[/green] "
+        f"{format_rate(event.certificate.rate_per_s)}/s for trial {event.trial.number}: "
         f"{quantile_name(event.certificate.first.quantile)} {event.certificate.first.latency_ms:.1f} ms "
         f"({event.certificate.first.latency_low_ms:.1f} to {event.certificate.first.latency_high_ms:.1f}), "
         f"{event.certificate.requests:,} requests{_marked(event.certificate.contention)}"

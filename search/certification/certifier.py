@@ -197,7 +197,10 @@ class Certifier:
         evidence.add(run, attempt)
         if hopeless >= LOOKS_HOPELESS and not attempt.met:
             evidence.given_up_per_s = min(evidence.given_up_per_s, rate_per_s)
-        certified = self._with_certificate(trial, attempt) if attempt.met else None
+        certified = None
+        if attempt.met:
+            self.store.raise_capacity(trial.number, rate_per_s)
+            certified = self._with_certificate(trial, attempt)
         certificate = None if certified is None else certified.certificate
         self.context.on_event(
             events.ConfirmationEnded(
@@ -210,7 +213,7 @@ class Certifier:
         caveats = (self.context.workload.caveat(attempt.load_s * attempt.rate_per_s), self.caveat)
         caveat = "; ".join(filter(None, caveats)) or None
         certificate = self.evidence(trial).certificate(attempt.rate_per_s, caveat=caveat)
-        return trial.changed(
+        return trial.meeting(attempt.rate_per_s).changed(
             certificate=self._with_machine(certificate),
             measurement=self.bench.last_measurement(),
             memory_bytes=self.bench.memory_bytes(trial.served),
