@@ -225,7 +225,8 @@ def test_130_an_interrupt_before_the_search(tmp_path: Path) -> None:
 def attempt(answer: str, rate_per_s: float = 1000.0, **changes: Any) -> ConfirmationRecord:
     known: dict[str, Any] = {
         "trial": 3, "again": False, "rate_per_s": rate_per_s, "met": answer == "met", "answer": answer,
-        "reason": "", "overloaded": False, "seconds": 9.0, "requests": 900, "violations": 47, "latency_ms": 51.6, "problems": (),
+        "reason": "", "overloaded": False, "seconds": 9.0, "requests": 900, "violations": 47, "latency_ms": 51.6,
+        "problems": (),
     }  # fmt: skip
     return ConfirmationRecord(**{**known, **changes})
 
