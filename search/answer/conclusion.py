@@ -118,6 +118,7 @@ def _certified(run: RunEvidence) -> Conclusion | None:
     if certificate.certifies(run.slo.confidence):
         return Conclusion("certified", f"{met} twice, the second time on a restarted server.", "")
     again = [one for one in run.confirmations if one.again and one.trial == run.winner.number]
+    again = [] if certificate.confirmed_again else again
     seen = [next(iter(one.problems), f"{one.late} at {format_rate(one.rate_per_s)}/s") for one in again[-1:]]
     contention = mark_of(certificate.contention) or run.mark
     if contention is not None or (again and again[-1].problems):
