@@ -98,7 +98,7 @@ def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path |
         folder.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder("bundle", folder.parent) as draft:
             _fill(draft, bundle)
-            old = _step_aside(folder)
+            old = step_aside(folder)
             try:
                 draft.rename(folder)
             except OSError:
@@ -153,15 +153,19 @@ def _check_unchanged(folder: Path) -> None:
         )
 
 
-def _step_aside(folder: Path) -> Path | None:
-    """Rename `folder` to a free name next to it, and return that; None if there was nothing to keep."""
+def step_aside(folder: Path, suffix: str = "old") -> Path | None:
+    """Rename a folder or file to a free name next to it, with this suffix; None if there was nothing to keep.
+
+    Raises OSError.
+    """
     if not folder.exists():
         return None
     if _is_free(folder):
         folder.rmdir()
         return None
     beside = (
-        folder.with_name(f"{folder.name}.old{suffix}") for suffix in ("", *(f"-{n}" for n in range(2, 10_000)))
+        folder.with_name(f"{folder.name}.{suffix}{number}")
+        for number in ("", *(f"-{n}" for n in range(2, 10_000)))
     )
     old = next(path for path in beside if not os.path.lexists(path))
     return folder.rename(old)

@@ -20,7 +20,7 @@ Status = Literal[
     "interrupted",
 ]
 """How a command ended. certified, provisional: of `optimize`. met, measured: of `loadtest`, the latter without a
-limit. provisional: certified once, and not again on a restarted server."""
+limit. provisional: met once, and not again on a restarted server, or with less confidence than was asked for."""
 
 
 class ExitCode(NamedTuple):
@@ -41,7 +41,7 @@ TABLE = (
         96,
         ("provisional", "inconclusive"),
         "inconclusive: the time was too short (`loadtest --accept-observed`: 0 if the run met every limit); or "
-        "provisional: certified once and not again, which `--accept-provisional` turns into 0",
+        "provisional: met once and not confirmed, which `--accept-provisional` turns into 0",
     ),
     ExitCode(97, ("worse",), "worse than the baseline, beyond the uncertainties of both"),
     ExitCode(98, ("untrustworthy",), "the client or the machine could not measure"),

@@ -1,10 +1,13 @@
-"""Texts that describe configurations."""
+"""Texts that describe configurations, and what is known of their rates."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from loadgen.records.formats import format_rate
 from model_repo.spec import ENSEMBLE, OWN, ServingConfig
 from search.records.recommendation import RuntimeRecord
-from search.records.trial import ConfigRecord, TrialRecord
+from search.records.trial import ConfigRecord, LoadRunRecord, TrialRecord
 
 LIBRARIES = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 DISTRIBUTIONS = ("onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt-rtx-cu13-bindings")
@@ -69,6 +72,25 @@ def record_text(config: ConfigRecord, *, on_gpu: bool) -> str:
 def trial_text(trial: TrialRecord) -> str:
     """Return the configuration of a trial; with the backend if its measurement has a GPU."""
     return record_text(trial.config, on_gpu=trial.measurement is not None and trial.measurement.gpu is not None)
+
+
+def met_per_s(runs: Iterable[LoadRunRecord]) -> float:
+    """Return the highest rate at which a test met the SLO in a trusted load run; 0 if none did."""
+    return max((run.rate_per_s for run in runs if run.trusted and run.answer == "met"), default=0.0)
+
+
+def rate_text(trial: TrialRecord) -> str:
+    """Return a complete trial's rate as `met 480/s`, if a test met the SLO there, or as `predicted 500/s`.
+
+    If every request of every load run was late, only an upper bound is known: `below 510/s`.
+    """
+    certificate, runs = trial.certificate, [run for run in trial.load_runs if run.trusted]
+    met = max(met_per_s(runs), 0.0 if certificate is None else certificate.rate_per_s)
+    if met:
+        return f"met {format_rate(met)}/s"
+    if runs and all(run.requests == run.violations for run in runs):
+        return f"below {format_rate(min(run.rate_per_s for run in runs))}/s"
+    return f"predicted {format_rate(trial.rate_at_limit_per_s)}/s"
 
 
 def _text(config: ServingConfig | ConfigRecord, backend: str, precision: str, *, on_gpu: bool) -> str:

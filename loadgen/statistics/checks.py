@@ -253,7 +253,7 @@ def _change(log: RequestLog, limit: LatencyLimit) -> str | None:
     if sum(part > 0 for part in most) < MIN_PARTS:
         return None
     half = "first" if most is halves[0] else "second"
-    return f"the run changed: {sum(most):,} of {total:,} requests over {limit.text} were due in its {half} half"
+    return f"{sum(most):,} of the {total:,} requests over {limit.text} came in the {half} half of the run"
 
 
 def _late_in_parts(log: RequestLog, limit: LatencyLimit) -> tuple[int, list[int]]:

@@ -189,14 +189,18 @@ def _answer(
         return "inconclusive", f"too short: no request{to} was due after the load had settled"
     seen = f"{violations} of {n} requests{to} failed or {limit.over}"
     if found is None:
-        return "inconclusive", f"{seen}, in too short a run to tell how requests depend"
+        return "inconclusive", f"{seen}; the run is too short to judge how late requests cluster"
     most, fewest = thresholds
     if violations <= most:
-        return "met", f"{seen}, and up to {most} are surely few enough at bursts of {found.size:.0f}"
+        return "met", f"{seen}; up to {most} would pass{_bursts(found.size)}"
     if violations >= fewest:
-        return "violated", f"{seen}, and {fewest} are surely too many at bursts of {found.size_to_break:.0f}"
+        return "violated", f"{seen}; {fewest} or more fail{_bursts(found.size_to_break)}"
     needed = requests_needed(violations, limit.allowed, found.size, confidence)
-    return "inconclusive", f"{seen}; at bursts of {found.size:.0f}, {needed} requests would be enough with no more"
+    return "inconclusive", f"{seen}; {needed} requests would be enough with no more late{_bursts(found.size)}"
+
+
+def _bursts(size: float) -> str:
+    return f" (late requests come in bursts of {size:.0f})"
 
 
 def _order_statistics_ms(

@@ -58,6 +58,7 @@ def plan_fleet(
             OfferRecord(
                 run=name if last.count(name) == 1 else str(path),
                 certified_rate_per_s=certificate.rate_per_s,
+                provisional=run.provisional,
                 replicas=count,
                 usd_per_replica_hour=usd,
                 usd_per_hour=count * usd,

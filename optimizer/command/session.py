@@ -39,7 +39,7 @@ from optimizer.run.workload_inputs import checked_workload, keep_input_data, kep
 from optimizer.run_file import save_config, slo_of
 from search.answer.comparison import RunComparisonRecord, compare_runs, conditions
 from search.certification.certifier import WHEN_STOPPED_S
-from search.records.recommendation import RecommendationRecord
+from search.records.recommendation import NoRecommendationRecord, RecommendationRecord
 from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE, read_recommendation
 from search.trials import events
 from search.trials.events import OnEvent
@@ -144,11 +144,12 @@ def carry_out(
 
 def _keep_failure(directory: Path, failure: UserError, on_event: OnEvent) -> None:
     """Write the outcome, and the report if a trial was finished; what cannot be written is only a note."""
+    nothing = False
     try:
-        keep_failure(directory, failure)
+        nothing = isinstance(keep_failure(directory, failure), NoRecommendationRecord)
     except OSError as error:
         on_event(events.Note(text=f"{RECOMMENDATION_FILE} was not written: {error.strerror}", warning=True))
-    if failure.status != "interrupted" and (directory / TRIALS_FILE).is_file():
+    if (nothing or failure.status != "interrupted") and (directory / TRIALS_FILE).is_file():
         _write_report(directory, on_event)
 
 

@@ -16,7 +16,7 @@ from search.answer.analysis import similar_rates
 from search.answer.recommend import energy_of
 from search.cost.cost import cost_per_million_inferences_usd
 from search.cost.cost import replicas as count_of
-from search.labels import baseline_name, is_ensemble, is_own, member_name, memory_text, record_text
+from search.labels import baseline_name, is_ensemble, is_own, member_name, memory_text, rate_text, record_text
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import STAGES, ConfigRecord, TrialRecord
 
@@ -32,7 +32,8 @@ def comparison(found: RecommendationRecord) -> Table:
     """The recommendation compared with Triton's default: knobs, certified rate, money and power."""
     columns = {"recommended": found.winner, **compared_with(found)}
     shown = list(columns.values())
-    rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
+    rows = [("capacity", [_capacity(trial) for trial in shown])]
+    rows.append(("certified rate", [_rate(trial, found.slo.confidence) for trial in shown]))
     rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
     rows += [
         (f"{at.of} at {at.rate_per_s(0.0):g}/s", [_latency(trial, at) for trial in shown])
@@ -116,13 +117,20 @@ def _batch(config: ConfigRecord) -> str:
     return "no batching" if kept or not config.max_batch_size else str(config.max_batch_size)
 
 
-def _rate(trial: TrialRecord) -> str:
-    return "not certified" if trial.certificate is None else f"{format_rate(trial.certificate.rate_per_s)}/s"
+def _rate(trial: TrialRecord, confidence: float) -> str:
+    certificate = trial.certificate
+    if certificate is None:
+        return "not certified"
+    provisional = "" if certificate.certifies(confidence) else ", provisional"
+    return f"{format_rate(certificate.rate_per_s)}/s{provisional}"
 
 
 def _capacity(trial: TrialRecord) -> str:
     rate_per_s = trial.rate_at_limit_per_s
-    return UNKNOWN if rate_per_s is None else f"about {format_rate(rate_per_s)}/s"
+    if rate_per_s is None:
+        return UNKNOWN
+    text = rate_text(trial)
+    return text if text.startswith("below") else f"about {format_rate(rate_per_s)}/s, predicted"
 
 
 def _latency(trial: TrialRecord, limit: LatencyLimit) -> str:
@@ -145,10 +153,6 @@ def _tested(trial: TrialRecord) -> str:
     return f"{seen.requests:,} requests, {seen.first.violations:,} over the limit, in {runs}"
 
 
-_FIGURES: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
-    ("estimated capacity", _capacity),
-    ("certified rate", _rate),
-)
 _KNOBS: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
     (KNOBS["engine"], lambda t: t.config.engine),
     (KNOBS["max_batch_size"], lambda t: _batch(t.config)),

@@ -76,7 +76,7 @@ def _accuracy(found: RecommendationRecord) -> Iterator[str]:
 def _headline(found: RecommendationRecord) -> Panel:
     certificate, price = found.winner.certificate, found.cost.price
     assert certificate is not None
-    head = text.headline(found), "bold green" if certificate.confirmed_again else "bold yellow"
+    head = text.headline(found), "bold yellow" if found.provisional else "bold green"
     lines = [Text.assemble(head), *map(Text, filter(None, (*text.lead(found), text.share_of_engine(found))))]
     if found.runtime is not None:
         runtime = runtime_text(found.runtime, found.winner.config.engine.partition("-")[0])
@@ -141,6 +141,7 @@ def fleet_view(fleet: FleetRecord) -> RenderableType:
     best = fleet.offers[0]
     spare = f", {100 * fleet.headroom:g} % of every replica left free" if fleet.headroom else ""
     fleet_text = f"{best.replicas:,} x {best.run}, {format_dollars(24 * best.usd_per_hour)} a day"
+    spare += "; its rate is provisional" if best.provisional else ""
     limit = f"{quantile_name(fleet.quantile)} within {fleet.limit_ms:g} ms{spare}"
     headline = Text.assemble(
         (fleet_text, "bold green"),
@@ -150,7 +151,7 @@ def fleet_view(fleet: FleetRecord) -> RenderableType:
     for offer in fleet.offers:
         usd = (offer.usd_per_replica_hour, offer.usd_per_hour, 24 * offer.usd_per_hour)
         figures = (
-            f"{format_rate(offer.certified_rate_per_s)}/s",
+            f"{format_rate(offer.certified_rate_per_s)}/s{' provisional' if offer.provisional else ''}",
             f"{offer.replicas:,}",
             *map(format_dollars, usd),
         )
@@ -159,5 +160,5 @@ def fleet_view(fleet: FleetRecord) -> RenderableType:
         known = f"; {energy:.3g} kWh per million inferences (only GPUs)" if energy is not None else ""
         when = f", {offer.price_as_of}" if offer.price_as_of else ""
         prices.append(Text(f"{offer.run}: {offer.describes} ({offer.price_source}{when}){known}", style="dim"))
-    table = table_of_texts(("run", "certified", "replicas", "each, an hour", "all, an hour", "all, a day"), rows)
+    table = table_of_texts(("run", "rate", "replicas", "each, an hour", "all, an hour", "all, a day"), rows)
     return Group(Panel(headline), terminal_table(table), "", *prices)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
-from search.labels import baseline_words, memory_text
+from search.labels import baseline_words, memory_text, rate_text
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
@@ -27,11 +28,12 @@ TOO_MUCH = 1.2
 
 
 def headline(found: RecommendationRecord) -> str:
-    """Return the answer in a few words."""
+    """Return the answer in a few words, `Provisional: ` before a rate that is not certified."""
     certificate = found.winner.certificate
     assert certificate is not None
     traffic = f", for {found.workload.text}" if found.workload.text else ""
-    return f"{format_rate(certificate.rate_per_s)} requests/s with {limits_text(found.slo)}{traffic}"
+    provisional = "Provisional: " if found.provisional else ""
+    return f"{provisional}{format_rate(certificate.rate_per_s)} requests/s with {limits_text(found.slo)}{traffic}"
 
 
 def lead(found: RecommendationRecord) -> Iterator[str]:
@@ -43,8 +45,8 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
     elif baseline.number == found.winner.number:
         yield f"{mine}{unit}, with {default}, the best that was found."
     elif baseline.certificate is None:
-        about = format_rate(baseline.rate_at_limit_per_s)
-        yield f"{mine}{unit}; {default} was not certified, about {about}/s by estimate."
+        about = rate_text(baseline)
+        yield f"{mine}{unit}; {default} was not certified ({about})."
     else:
         instead = "" if other is None else f" instead of {other} with {default}"
         gain = ""
@@ -87,7 +89,7 @@ def _against_start(found: RecommendationRecord) -> Iterator[str]:
             estimated = _by_estimates(ratio, found.winner, start)
             yield f"{ratio:.2f} times the certified rate of your config.pbtxt{estimated}."
     elif start.rate_at_limit_per_s:
-        yield f"Your config.pbtxt was not certified, about {format_rate(start.rate_at_limit_per_s)}/s by estimate."
+        yield f"Your config.pbtxt was not certified: {rate_text(start)}."
     else:
         yield f"Your config.pbtxt was certified for no rate: {start.state}, {start.reason.splitlines()[0]}."
 
@@ -123,11 +125,18 @@ def in_rows(found: RecommendationRecord) -> str | None:
 def caveats(found: RecommendationRecord) -> Iterator[str]:
     """Yield what the certificate does not cover, and the CPU contention with its effect."""
     certificate = found.winner.certificate
+    if certificate is not None and found.provisional:
+        times = "twice" if certificate.confirmed_again else "once"
+        yield f"Provisional (exit code {CODES['provisional']}): the limit was met {times}, not certified."
+    if found.status not in ("certified", "provisional") and found.status_reason:
+        yield found.status_reason
     if certificate is not None and certificate.caveat is not None:
         yield f"Caveat: {certificate.caveat}."
     if certificate is not None and certificate.unseen_every_s is not None:
         seconds = format_seconds(max(1, round(certificate.unseen_every_s)))
-        yield f"Slow phases of the machine that come less than once in {seconds} are not covered."
+        yield (
+            f"The machine was watched too briefly: slow phases rarer than one in {seconds} may break this rate."
+        )
     if certificate is not None and certificate.earlier_s:
         yield f"Slow phases in {format_seconds(certificate.earlier_s)} of load of earlier runs are covered, too."
     default = None if found.baseline is None else found.baseline.certificate
@@ -168,14 +177,14 @@ def share_of_engine(found: RecommendationRecord) -> str | None:
         None if why is None or why.prediction is None else why.prediction.service_times.let_through_per_s
     )
     if through_per_s is not None and through_per_s < FAR_BELOW * found.standalone_per_s:
-        text += f"; its clients got {format_rate(through_per_s)}/s through at most"
+        text += f"; the server's front end passed at most {format_rate(through_per_s)} requests/s"
     names = {"none": "", "system": " with --shared-memory system"}
     by_rate = sorted(found.front_ends, key=lambda one: one.requests_per_s, reverse=True)
     each = ", ".join(
         f"--protocol {one.protocol}{names[one.shared_memory]} {format_rate(one.requests_per_s)}/s"
         for one in by_rate
     )
-    front_ends = f"; busy clients get through here: {each}" if each else ""
+    front_ends = f"; measured limits: {each}" if each else ""
     return f"It is only {text}{front_ends}."
 
 

@@ -8,6 +8,7 @@ from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import UNKNOWN, format_ms, format_rate
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number
 from optimizer.reports.evidence import Evidence
+from search.labels import rate_text
 from search.records.confirmations import ConfirmationRecord
 from search.records.recommendation import RecommendationRecord, StepRecord
 from search.records.trial import LoadRunRecord, TrialRecord
@@ -52,7 +53,7 @@ def load_run_answer(run: LoadRunRecord) -> str:
 def trials(evidence: Evidence) -> Table | None:
     """Every trial, its result and the reason; None without trials."""
     name = evidence.slo.first.name
-    headings = ("trial", "configuration", "state", "capacity/s", f"{name} ms", "seconds", "load runs", "why")
+    headings = ("trial", "configuration", "state", "rate", f"{name} ms", "seconds", "load runs", "why")
     rows = tuple(_trial_row(evidence, trial) for trial in evidence.trials)
     return Table(headings=headings, rows=rows, sortable=True) if rows else None
 
@@ -64,7 +65,7 @@ def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
         number(trial.number, count),
         Cell(text=evidence.knobs(trial)),
         Cell(text=trial.state, style=trial.state),
-        number(trial.rate_at_limit_per_s, format_rate),
+        Cell(text=rate_text(trial) if trial.state == "complete" else "", order=trial.rate_at_limit_per_s or 0.0),
         number(None if measured is None else measured.latency_at_ms(quantile), format_ms),
         number(trial.loading_s + trial.load_s, _one_decimal),
         number(trial.probes, count),

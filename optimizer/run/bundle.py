@@ -20,13 +20,12 @@ from model_repo.spec import OWN, Backend, Engine, ServingConfig
 from optimizer.engines.cache import EngineMetadata
 from optimizer.errors import explained
 from optimizer.run.own_copies import own_text
+from optimizer.run.recommendation import BUNDLE_FOLDER
 from search.labels import member_name
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
 from search.records.trial import ConfigRecord
 from search.trials.trial import config_from_record
-
-BUNDLE_FOLDER = "bundle"
 
 
 def bundle_run(

@@ -29,11 +29,17 @@ from optimizer.run.bundle import bundle_run
 from optimizer.run.coordinator import workers_for
 from optimizer.run.own_model import AskServer
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
-from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_diff, write_recommendation
+from optimizer.run.recommendation import (
+    REPOSITORY,
+    outcome_of,
+    recommendation_record,
+    write_diff,
+    write_recommendation,
+)
 from optimizer.run.serving import check_server, completed_configs, serving_bench
 from optimizer.run.workload_inputs import checked_workload, keep_files, keep_input_data
 from optimizer.run_file import objective_of, slo_of
-from search.find_best import SearchRequest, find_best
+from search.find_best import NothingFound, SearchRequest, find_best
 from search.records.recommendation import RecommendationRecord, SecondsRecord, StageRecord, StepRecord
 from search.simulator.server import compile_simulator, is_compiled
 from search.study.storage import import_libraries
@@ -106,8 +112,17 @@ def optimize(
     on_event(events.StepStarted(step="start of the server"))
     libraries.join()  # two threads that import the same may see half of it
     workers = workers_for(config, prepared, gpus, on_event)
-    with explained():
-        result = find_best(request, seconds.watching(bench), workers, budget=budget, on_event=on_event, stop=stop)
+    try:
+        with explained():
+            result = find_best(
+                request, seconds.watching(bench), workers, budget=budget, on_event=on_event, stop=stop
+            )
+    except NothingFound as nothing:
+        outcome = outcome_of(config.output, nothing)
+        if isinstance(outcome, RecommendationRecord):
+            return outcome
+        nothing.what = outcome.status_reason  # the same on the terminal
+        raise
     on_event(events.PhaseStarted(name="finish"))
     time_use = time_use_of(
         result.winner,

@@ -16,6 +16,7 @@ from loadgen.console import LiveDisplay
 from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from loadgen.records.formats import format_rate
 from loadgen.spec.limits import quantile_name
+from search.labels import knobs_text, rate_text
 from search.trials import events
 from search.trials.trial import Trial
 
@@ -87,7 +88,7 @@ class Progress(LiveDisplay):
         left = max(0.0, self._budget_s - (time.monotonic() - self._started))
         best = ""
         if self._best is not None and self._best.rate_at_limit_per_s is not None:
-            best = f"best {format_rate(self._best.rate_at_limit_per_s)}/s (trial {self._best.number})"
+            best = f"best {rate_text(self._best)} (trial {self._best.number})"
         line = Table.grid(padding=(0, 2))
         for shrinks in (False, False, True, False, False):
             line.add_column(no_wrap=not shrinks)
@@ -109,13 +110,12 @@ _AT_NO_RATE = "[yellow]met the SLO at no rate[/yellow]"
 
 def trial_line(trial: Trial, *, is_best: bool, most: int | None = None) -> str:
     """Return a finished trial as one line of rich markup; what is least important goes for `most` characters."""
-    from search.labels import knobs_text
 
     head, knobs = f"trial {trial.number:<3}", knobs_text(trial.served)
-    long, best = "", "  best so far" if is_best else ""
+    best = "  best so far" if is_best else ""
     match trial.state:
         case "complete":
-            outcome, long = f"{format_rate(trial.rate_at_limit_per_s)}/s", " at the limit"
+            outcome = rate_text(trial)
         case "pruned":
             outcome = "pruned"
         case "infeasible":
@@ -126,12 +126,12 @@ def trial_line(trial: Trial, *, is_best: bool, most: int | None = None) -> str:
     aligned = KNOBS_WIDTH
     if most is not None:
         room = most - cell_len(f"{head}  {_plain(outcome)}")
-        if max(len(knobs), aligned) + len(long + best) > room:
-            long, best = "", best.removesuffix(" so far")
+        if max(len(knobs), aligned) + len(best) > room:
+            best = best.removesuffix(" so far")
         aligned = min(aligned, room - len(best) - min(len(reason), LEAST_OF_REASON))
         knobs = shortened(knobs, max(aligned, room - len(best) if not reason else 0), at=", ")
         reason = shortened(reason, room - max(len(knobs), aligned) - len(" ()"), at=" ")
-    text = f"{head} {escape(knobs):<{aligned}} {outcome}{long}"
+    text = f"{head} {escape(knobs):<{aligned}} {outcome}"
     if is_best:
         text = f"[green]{text}{best}[/green]"
     more = [f" [dim]({escape(reason)})[/dim]"] if reason else []
@@ -171,7 +171,8 @@ def certified_line(event: events.ConfirmationEnded, most: int | None = None) -> 
         return f"[yellow]{format_rate(event.rate_per_s)}/s {how} trial {event.trial.number}[/yellow]"
     first = certificate.first
     text = (
-        f"[green]certified[/green] {format_rate(certificate.rate_per_s)}/s for trial {event.trial.number}: "
+        f"[green]{'certified' if certificate.confirmed_again else 'met once'}[/green] "
+        f"{format_rate(certificate.rate_per_s)}/s for trial {event.trial.number}: "
         f"{quantile_name(first.quantile)} {first.latency_ms:.1f} ms"
     )
     bounds = f" ({first.latency_low_ms:.1f} to {first.latency_high_ms:.1f})"

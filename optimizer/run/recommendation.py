@@ -11,10 +11,12 @@ from difflib import unified_diff
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from deploy.bundle import step_aside
 from deploy.images import imported_distributions, python_version, server_pins
 from loadgen.errors import UserError
-from loadgen.exit_codes import CODES
+from loadgen.exit_codes import CODES, Status
 from loadgen.files import write_atomically
+from loadgen.records.formats import format_rate
 from model_repo.native_library import runtime_here
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.own_model import CONFIG_FILE
@@ -24,7 +26,9 @@ from optimizer.config import OptimizeConfig
 from optimizer.run.own_copies import own_text
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
+from search.answer.recommend import withdrawn_by
 from search.find_best import NothingFound, SearchResult
+from search.records.confirmations import read_confirmations
 from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import (
     AnyRecommendation,
@@ -33,14 +37,17 @@ from search.records.recommendation import (
     RecommendationRecord,
     RuntimeRecord,
     SecondsRecord,
+    WithdrawnRecord,
 )
-from search.records.run_files import RECOMMENDATION_FILE, recommendation_if_any
+from search.records.run_files import RECOMMENDATION_FILE, read_trials, recommendation_if_any
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.trial import Trial
 from search.workload import Workload
 
 REPOSITORY = "model_repository"
+BUNDLE_FOLDER = "bundle"
 DIFF_FILE = "config.pbtxt.diff"
+WITHDRAWN = "withdrawn"
 PACKAGES = (
     "tritune",
     "onnxruntime-gpu",
@@ -148,15 +155,48 @@ def failure_record(failure: UserError) -> NoRecommendationRecord:
     )
 
 
-def keep_failure(directory: Path, failure: UserError) -> None:
-    """Write `recommendation.json` of a run that failed; the recommendation of an earlier run in it is kept."""
-    record: AnyRecommendation = failure_record(failure)
-    with suppress(UserError):
+def outcome_of(directory: Path, failure: UserError) -> AnyRecommendation:
+    """Return how a run ended that failed or found nothing, by all that was measured in its directory.
+
+    What an earlier process recommended there stands, unless its rate was violated since, or no rate meets the SLO:
+    then it is withdrawn. If it stands and this process found nothing, the run ended with it.
+    """
+    nothing = failure_record(failure)
+    before, withdrawn = None, None
+    with suppress(UserError):  # what cannot be read decides nothing
         before = recommendation_if_any(directory)
-        if before is not None:
-            its = ("status", "exit_code", "status_reason", "advice")
-            record = before.model_copy(update={name: getattr(record, name) for name in its})
+        withdrawn = withdrawn_by(before, read_confirmations(directory), read_trials(directory))
+    certificate = None if before is None else before.winner.certificate
+    if before is not None and certificate is not None and withdrawn is None and failure.status == "violated":
+        reason = "no configuration meets the SLO any more"
+        withdrawn = WithdrawnRecord(trial=before.winner.number, rate_per_s=certificate.rate_per_s, reason=reason)
+    if withdrawn is not None:
+        met = f"{format_rate(withdrawn.rate_per_s)} requests/s had been met and is withdrawn: {withdrawn.reason}."
+        reason = nothing.status_reason if met in nothing.status_reason else f"{nothing.status_reason} {met}"
+        return nothing.changed(status_reason=reason, withdrawn=withdrawn)
+    if before is None or certificate is None:
+        return nothing
+    its = {name: getattr(nothing, name) for name in ("status", "exit_code", "status_reason", "advice")}
+    if isinstance(failure, NothingFound) and failure.status != "interrupted":
+        status: Status = "provisional" if before.provisional else "certified"
+        met = f"{format_rate(certificate.rate_per_s)} requests/s met {before.slo.text}"
+        times = "twice" if certificate.confirmed_again else "once"
+        reason = f"{met} {times}, before the run was resumed; since then: {failure.what}"
+        its |= {"status": status, "exit_code": CODES[status], "status_reason": reason}
+    return before.model_copy(update=its)
+
+
+def keep_failure(directory: Path, failure: UserError) -> AnyRecommendation:
+    """Write `recommendation.json` of a run that failed, and return it: see `outcome_of`.
+
+    The files that would deploy what is withdrawn get names that say so. Raises OSError.
+    """
+    record = outcome_of(directory, failure)
     write_recommendation(directory, record)
+    if isinstance(record, NoRecommendationRecord):
+        for name in (REPOSITORY, BUNDLE_FOLDER, DIFF_FILE):
+            step_aside(directory / name, WITHDRAWN)
+    return record
 
 
 def write_recommendation(directory: Path, record: AnyRecommendation) -> None:

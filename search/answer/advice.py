@@ -10,7 +10,7 @@ from loadgen.spec.limits import LatencyLimit
 from search.records.slo import ObjectiveRecord
 from search.records.trial import TrialRecord
 
-GO_ON = "go on with optimize --resume and the run's directory"
+GO_ON = "continue with `optimize --resume DIR`"
 LONGER = f"Give a longer --time-budget, or {GO_ON}."
 OTHERS_FIT = (
     "Let --tune name that model, too, give it a longer limit or a lower rate, or serve it by a server of its own."

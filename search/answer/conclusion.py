@@ -101,8 +101,8 @@ def _interrupted(run: RunEvidence) -> Conclusion:
     certificate = None if run.winner is None else run.winner.certificate
     reason = f"Interrupted after {_trials(run)}, before a rate was certified."
     if certificate is not None:
-        times = "twice" if certificate.confirmed_again else "once"
-        reason = f"Interrupted; {format_rate(certificate.rate_per_s)} requests/s had been certified {times}."
+        done = "certified" if certificate.certifies(run.slo.confidence) else "met once"
+        reason = f"Interrupted; {format_rate(certificate.rate_per_s)} requests/s had been {done}."
     return Conclusion("interrupted", reason, f"{GO_ON[0].upper()}{GO_ON[1:]}.")
 
 
@@ -115,22 +115,19 @@ def _certified(run: RunEvidence) -> Conclusion | None:
     if run.winner is None or certificate is None:
         return None
     met = f"{format_rate(certificate.rate_per_s)} requests/s met {run.slo.text}"
-    if certificate.confirmed_again:
+    if certificate.certifies(run.slo.confidence):
         return Conclusion("certified", f"{met} twice, the second time on a restarted server.", "")
     again = [one for one in run.confirmations if one.again and one.trial == run.winner.number]
-    seen = [next(iter(one.problems), f"{_late(one)} at {format_rate(one.rate_per_s)}/s") for one in again[-1:]]
+    again = [] if certificate.confirmed_again else again
+    seen = [next(iter(one.problems), f"{one.late} at {format_rate(one.rate_per_s)}/s") for one in again[-1:]]
     contention = mark_of(certificate.contention) or run.mark
     if contention is not None or (again and again[-1].problems):
         advice = quieter(contention)
     else:
         advice = f"To confirm it again, {GO_ON}." if again else _longer(run, certificate.rate_per_s)
     why = "; ".join(filter(None, (contention, certificate.caveat, *seen)))
-    return Conclusion("provisional", f"{met} once: {why}.", f"{advice} --accept-provisional accepts it with 0.")
-
-
-def _late(one: ConfirmationRecord) -> str:
-    to = "" if one.model is None else f" to {one.model}"
-    return f"{one.violations:,} of {one.requests:,} requests{to} were late or failed"
+    times = "twice" if certificate.confirmed_again else "once"
+    return Conclusion("provisional", f"{met} {times}: {why}.", f"{advice} --accept-provisional accepts it with 0.")
 
 
 def _mixes_rows(run: RunEvidence) -> Conclusion | None:
@@ -164,7 +161,7 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
     seen, likely_per_s = "", max(estimates)
     if gentlest is not None:
         likely_per_s = min(likely_per_s, gentlest.rate_per_s)
-        seen = f"{_late(gentlest)} at {format_rate(gentlest.rate_per_s)}/s, and "
+        seen = f"{gentlest.late} at {format_rate(gentlest.rate_per_s)}/s, and "
     reason = f"{what}: {seen}the time budget was too short for the requests that a certificate takes."
     longer = _longer(run, likely_per_s)
     if run.mark is not None:
@@ -199,7 +196,7 @@ def _late_at_any_rate(run: RunEvidence, seen: ConfirmationRecord) -> Conclusion:
         facts, advice = [f"the limit is {run.slo.text}"], OTHERS_FIT
     if burst > IN_GROUPS:
         facts.append(f"in groups of about {burst:.0f}")
-    at = f"even at {format_rate(seen.rate_per_s)}/s, {_late(seen)} ({'; '.join(facts)})"
+    at = f"even at {format_rate(seen.rate_per_s)}/s, {seen.late} ({'; '.join(facts)})"
     reason = f"No rate could be certified to meet {run.slo.text}: {at}."
     each = confidence_of_each(run.slo.confidence, len(run.slo.limits))
     proven = seen.model is None and seen.violations >= fewest_violations(seen.requests, first.allowed, burst, each)
@@ -261,8 +258,8 @@ def too_slow(run: RunEvidence) -> Conclusion | None:
         return None
     lone_ms, best = min(lone, key=lambda pair: pair[0])
     seen = (
-        f"The fastest configuration, {trial_text(best)}, answers lone requests in {format_ms(lone_ms)} ms "
-        f"(median, on an idle server)."
+        f"Even on an idle server, the fastest configuration ({trial_text(best)}) takes {format_ms(lone_ms)} ms "
+        "(median)."
     )
     not_seen = f"No configuration was seen to meet {run.slo.text}"
     contention = mark_of(best.contention)

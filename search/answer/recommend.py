@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from loadgen.records.formats import format_rate
 from search.choices import ObjectiveName
 from search.cost.cost import PriceRecord, cost_per_million_inferences_usd, replicas
 from search.labels import knobs_text
-from search.records.recommendation import CostRecord
+from search.records.confirmations import ConfirmationRecord, violated_since
+from search.records.recommendation import CostRecord, RecommendationRecord, WithdrawnRecord
 from search.records.trial import TrialRecord
 from search.trials.objective import COST, Objective, energy_kwh_of
 from search.trials.trial import Trial
@@ -24,6 +26,26 @@ def gain_over(winner: Trial, baseline: Trial | None) -> float | None:
     if winner.certificate is None or baseline is None or baseline.certificate is None:
         return None
     return winner.certificate.rate_per_s / baseline.certificate.rate_per_s
+
+
+def withdrawn_by(
+    found: RecommendationRecord | None, attempts: Sequence[ConfirmationRecord], trials: Sequence[TrialRecord]
+) -> WithdrawnRecord | None:
+    """Return the rate that was met and later violated: that of an earlier recommendation, or else the highest.
+
+    None if nothing contradicts it. A configuration whose batches mix rows is withdrawn, too.
+    """
+    met = [(one.rate_per_s, one.trial) for one in attempts if one.met]
+    if found is not None and found.winner.certificate is not None:
+        met = [(found.winner.certificate.rate_per_s, found.winner.number)]
+    failed = {trial.number: trial.reason.splitlines()[0] for trial in trials if trial.state == "failed"}
+    for rate_per_s, number in sorted(met, reverse=True):
+        seen = violated_since(attempts, number, rate_per_s)
+        late = None if seen is None else f"{seen.late} at {format_rate(seen.rate_per_s)}/s in a later run"
+        why = failed.get(number, late)
+        if why is not None:
+            return WithdrawnRecord(trial=number, rate_per_s=rate_per_s, reason=why)
+    return None
 
 
 def cost_of(
@@ -90,8 +112,10 @@ def reason_for(winner: Trial, trials: Sequence[Trial], objective: Objective = CO
     if runner_up is None or not mine or not other:
         return text
     ratio = other / mine if objective.name == "cost" else mine / other
-    behind = "behind" if ratio <= 1 else "ahead by its short runs, which certify nothing"
-    return f"{text} The next best, trial {runner_up.number}, is {100 * abs(1 - ratio):.0f} % {behind}."
+    if ratio > 1:
+        better = f"Trial {runner_up.number} was predicted to be {100 * (ratio - 1):.0f} % better"
+        return f"{text} {better}; this one was confirmed."
+    return f"{text} The next best, trial {runner_up.number}, is predicted {100 * (1 - ratio):.0f} % behind."
 
 
 _BEST_BY: Mapping[ObjectiveName, str] = {

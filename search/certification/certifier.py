@@ -229,7 +229,8 @@ class Certifier:
         caveats = (self.context.workload.caveat(attempt.load_s * attempt.rate_per_s), self.caveat)
         caveat = "; ".join(filter(None, caveats)) or None
         certificate = self.evidence(trial).certificate(attempt.rate_per_s, caveat=caveat)
-        return trial.changed(
+        self.store.raise_capacity(trial.number, attempt.rate_per_s)
+        return trial.meeting(attempt.rate_per_s).changed(
             certificate=self._with_machine(certificate),
             measurement=self.bench.last_measurement(),
             memory_bytes=self.bench.memory_bytes(trial.served),

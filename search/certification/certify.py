@@ -40,7 +40,7 @@ class Caveat(StrEnum):
     NO_TIME = "there was no time to confirm it again on a restarted server"
     SERVER_FAILED = "the server failed while it was confirmed again"
     NOT_AGAIN = "the SLO was not met again on a restarted server"
-    NOT_TRUSTED = "the runs that should have confirmed it again were not trusted"
+    NOT_TRUSTED = "the second confirmation was unreliable: the client was too slow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Certification:
                 "time budget was too short"
             )
             text = f"The time is too short for {100 * wanted:g} % confidence: "
-            text += f"{100 * certifier.confidence:g} % is certified."
+            text += f"rates are tested with {100 * certifier.confidence:g} %, and the result is provisional."
             self.context.on_event(events.Note(text=text, warning=True, code="lower_confidence"))
 
     def _plan(self, candidates: list[Trial], held_per_s: float = 0.0) -> Plan | None:
@@ -205,9 +205,8 @@ class Certification:
         What is still worth a trial becomes a candidate if the search goes on.
         """
         certifier = self.certifier
-        certified = (self._certified[one.number] for one in candidates if one.number in self._certified)
-        best = best or max(certified, key=self._worth, default=None)
         while True:
+            best = self._standing(best, candidates)
             held_per_s = self._held_per_s(best)
             if best is not None and held_per_s and self.context.objective.name != "cost":
                 candidates = [best]  # a higher rate is no reason for another one
@@ -222,10 +221,7 @@ class Certification:
                 plan, paired = between, None
             log.info("next: trial %d, %s", plan.trial.number, plan.reason)
             found = certifier.run(plan)
-            for number in certifier.mixing & self._certified.keys():
-                del self._certified[number]
-            if best is not None and best.number in certifier.mixing:
-                best = None
+            self._certified = {n: one for n, one in self._certified.items() if not self._is_withdrawn(one)}
             if found is not None:
                 self._certified[found.number] = self._better(self._certified.get(found.number), found)
             if found is not None and between is None:
@@ -289,6 +285,19 @@ class Certification:
         """Return whether a rate of it is certified on two servers, and what that rate is worth."""
         again = trial.certificate is not None and trial.certificate.confirmed_again
         return again, self.context.objective.certified_worth(trial) or -math.inf
+
+    def _standing(self, best: Trial | None, candidates: list[Trial]) -> Trial | None:
+        """Return the best certified candidate, `best` unless it is withdrawn; None if no certificate stands."""
+        if best is not None and not self._is_withdrawn(best):
+            return best
+        able = (self._certified[one.number] for one in candidates if one.number in self._certified)
+        return max(able, key=self._worth, default=None)
+
+    def _is_withdrawn(self, trial: Trial) -> bool:
+        """True if a certified trial mixes rows, or if a later run violated the SLO at its rate or a lower one."""
+        certificate, certifier = trial.certificate, self.certifier
+        assert certificate is not None
+        return trial.number in certifier.mixing or not certifier.evidence(trial).on(certificate.rate_per_s)
 
     def _with_caveat(self, trial: Trial) -> Trial:
         """Return the trial with the reason why it is confirmed on one server only."""

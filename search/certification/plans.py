@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from loadgen.records.formats import format_percent, format_rate, format_seconds
+from loadgen.records.formats import format_rate, format_seconds
 from search.certification.evidence import Evidence
 from search.study.acquisition import PATIENCE_S
-from search.study.belief import Belief, Outlook
+from search.study.belief import DRAWS, Belief, Outlook
 from search.trials.predicted_trial import LATE_STEP
 from search.trials.trial import Trial
 
@@ -61,13 +61,14 @@ class Plan:
     @property
     def reason(self) -> str:
         """Why this run, in one line."""
-        text = f"{self.chance} in the {format_seconds(max(1, round(self.left_s)))} left"
-        return text if self.other is None else f"{text}, {self.other.chance}"
+        text = f"{self.chance} within {format_seconds(max(1, round(self.left_s)))}"
+        return text if self.other is None else f"{text}; {self.other.chance}"
 
     @property
     def chance(self) -> str:
-        """How likely the rate passes."""
-        return f"{format_rate(self.rate_per_s)}/s passes with {format_percent(self.outlook.share)}"
+        """How many of the simulated tests at this rate passed."""
+        passed = round(self.outlook.share * DRAWS)
+        return f"{format_rate(self.rate_per_s)}/s: {passed} of {DRAWS} simulated tests passed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ class AnswersRecord(Record):
         if self.mixed:
             return (
                 f"{self.differing:,} of {self.compared:,} answers under load differ from the answers to the same "
-                "requests sent alone: the rows of a batch are mixed"
+                "requests sent one at a time: the rows of a batch are mixed"
             )
         if self.unseen:
             return f"It was not seen whether batches mix their rows: {self.unseen}"
@@ -38,4 +38,5 @@ class AnswersRecord(Record):
             "" if self.mean_batch_size is None else f", in batches of {self.mean_batch_size:.1f} rows on average,"
         )
         few = f", but for {self.differing:,}" if self.differing else ""
-        return f"{self.compared:,} answers under load{batches} were those to the same requests sent alone{few}"
+        same = "equal the answers to the same requests sent one at a time"
+        return f"{self.compared:,} answers under load{batches} {same}{few}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -50,6 +51,12 @@ class ConfirmationRecord(Record):
         default=None, description="When it began; null: an earlier version did not keep it."
     )
 
+    @property
+    def late(self) -> str:
+        """How many requests were late, in words."""
+        to = "" if self.model is None else f" to {self.model}"
+        return f"{self.violations:,} of {self.requests:,} requests{to} were late or failed"
+
 
 def keep_attempt(
     directory: Path,
@@ -84,6 +91,19 @@ def keep_attempt(
         began_unix_s=began_unix_s,
     )
     append_line(directory / CONFIRMATIONS_FILE, record.model_dump_json())
+
+
+def violated_since(
+    attempts: Iterable[ConfirmationRecord], trial: int, rate_per_s: float
+) -> ConfirmationRecord | None:
+    """Return the first attempt that violated the SLO at a trial's rate or below, after the rate was last met."""
+    found = None
+    for one in attempts:
+        if one.trial == trial and one.met and one.rate_per_s >= rate_per_s:
+            found = None
+        elif one.trial == trial and one.answer == "violated" and not one.problems and one.rate_per_s <= rate_per_s:
+            found = found or one
+    return found
 
 
 def read_confirmations(directory: Path) -> tuple[ConfirmationRecord, ...]:

@@ -13,6 +13,7 @@ class OfferRecord(Record):
 
     run: str
     certified_rate_per_s: float = Field(description="Certified rate of one replica, before headroom.")
+    provisional: bool = Field(default=False, description="True if that rate was met, and is not certified.")
     replicas: int
     usd_per_replica_hour: float
     usd_per_hour: float = Field(description="Of all replicas.")

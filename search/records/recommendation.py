@@ -151,7 +151,8 @@ class OutcomeRecord(Record):
     tritune_version: Version
     created_at: str = Field(description="ISO 8601, UTC.")
     status: Status = Field(
-        description="certified: confirmed twice, the second time on a restarted server. provisional: once.",
+        description="certified: confirmed twice, the second time on a restarted server. provisional: once, or "
+        "with too low a confidence. Else how the last process ended, which may keep what was found before.",
     )
     exit_code: int = Field(default=0, ge=0, le=255, description="Of the process.")
     status_reason: str = Field(default="", description="The reason for the status, in a sentence.")
@@ -161,10 +162,21 @@ class OutcomeRecord(Record):
     )
 
 
+class WithdrawnRecord(Record):
+    """A rate that was met, and that was violated later: nothing recommends it any more."""
+
+    trial: int
+    rate_per_s: Rate = Field(description="The rate that was met; `confirmations.jsonl` has the load runs.")
+    reason: str = Field(description="Why it is withdrawn, in a sentence without its full stop.")
+
+
 class NoRecommendationRecord(OutcomeRecord):
     """`recommendation.json` of a run that recommends nothing."""
 
     winner: None = None
+    withdrawn: WithdrawnRecord | None = Field(
+        default=None, description="The highest rate that was met before it was violated; null if there was none."
+    )
 
 
 class RecommendationRecord(OutcomeRecord):
@@ -213,6 +225,12 @@ class RecommendationRecord(OutcomeRecord):
     )
 
     _earlier = passing_over("queue_policy")
+
+    @property
+    def provisional(self) -> bool:
+        """True if the rate was met once only, or with less confidence than was asked for."""
+        certificate = self.winner.certificate
+        return certificate is None or not certificate.certifies(self.slo.confidence)
 
 
 AnyRecommendation = RecommendationRecord | NoRecommendationRecord

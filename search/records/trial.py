@@ -230,6 +230,10 @@ class CertificateRecord(Record):
         """True if the SLO was met a second time, on a restarted server; otherwise the certificate has a caveat."""
         return self.servers > 1 or (self.servers == 0 and self.runs > 1)
 
+    def certifies(self, confidence: float) -> bool:
+        """True if the SLO was met twice, with this confidence; otherwise the rate is provisional."""
+        return self.confirmed_again and self.confidence > confidence - 1e-6  # it is rounded
+
 
 class LoadRunRecord(Record):
     """One load run of a trial, and its verdict on the SLO."""
@@ -300,8 +304,8 @@ class TrialRecord(Record):
     state: TrialState
     reason: str
     rate_at_limit_per_s: float | None = Field(
-        description="The estimated capacity, the highest rate that meets the SLO. Pruned: an upper bound of it. "
-        "Infeasible: 0 if no rate meets the SLO. Failed: null."
+        description="The estimated capacity, the highest rate that meets the SLO, and not below one that met it. "
+        "Pruned: an upper bound of it. Infeasible: 0 if no rate meets the SLO. Failed: null."
     )
     rate_low_per_s: float | None
     rate_high_per_s: float | None
@@ -317,9 +321,7 @@ class TrialRecord(Record):
         default=(),
         description="The winner of an earlier version may have one more, at the certified rate of the default.",
     )
-    memory_bytes: int | None = Field(
-        default=None, description="Peak memory of the server and its models; null if not measured."
-    )
+    memory_bytes: int | None = Field(default=None, description="Peak memory of the server; null if not measured.")
     why: WhyRecord | None = Field(default=None, description="null in files of earlier versions.")
     replay: ReplayRecord | None = Field(
         default=None, description="null if nothing was replayed, or the replay had no result."
@@ -344,5 +346,5 @@ class TrialRecord(Record):
 
     @property
     def changes(self) -> list[str]:
-        """How load runs changed in their middle: `at 700/s the run changed: ...`."""
+        """How load runs changed in their middle: `at 700/s 30 of the 30 requests over ... came in ...`."""
         return [f"at {format_rate(run.rate_per_s)}/s {run.change}" for run in self.load_runs if run.change]

@@ -93,7 +93,8 @@ class GuidedSearch:
         if not self.surrogate.curves:
             return False
         if not predictions and any(trial.rate_at_limit_per_s for trial in self.runner.store.trials):
-            text = "A trial met the SLO, of which the simulator predicts none: the sampler goes on without it."
+            text = "A configuration met the limit although the simulator predicted that none would. "
+            text += "Continuing without the simulator."
             self.runner.on_event(events.Note(text=text, warning=True))
             return False
         if not predictions:

@@ -109,9 +109,19 @@ class TrialStore:
             rates = dict.fromkeys(("rate_at_limit_per_s", "rate_low_per_s", "rate_high_per_s", "lone_latency_ms"))
             return trial.changed(state="failed", reason=reason, answers=answers, **rates)
 
-        before, self.trials[:] = self.trials.copy(), map(failed, self.trials)
-        write_atomically(self.path, "".join(f"{trial.model_dump_json()}\n" for trial in self.trials))
-        return {one.number for one, other in zip(before, self.trials, strict=True) if one is not other}
+        return self._replace(failed)
+
+    def raise_capacity(self, number: int, rate_per_s: float) -> None:
+        """Raise the estimated capacity of a finished trial to a rate that it met in certification."""
+        self._replace(lambda trial: trial.meeting(rate_per_s) if trial.number == number else trial)
+
+    def _replace(self, changed: Callable[[Trial], Trial]) -> set[int]:
+        """Replace trials by what a function makes of them, also in the file; return the numbers of the changed."""
+        before, self.trials[:] = self.trials.copy(), map(changed, self.trials)
+        other = {one.number for one, now in zip(before, self.trials, strict=True) if one is not now}
+        if other:
+            write_atomically(self.path, "".join(f"{trial.model_dump_json()}\n" for trial in self.trials))
+        return other
 
     def abandon(self) -> None:
         """Forget the asked point; without a record it may be asked for again."""

@@ -167,3 +167,15 @@ def test_the_readme_shows_the_caveat(caveat: Any) -> None:
     assert (f"**Caveat**: {caveat}." in readme) is (caveat is not None)
     assert ("**Caveat**" in readme) is (caveat is not None)
     assert "over the limit).\n\n" in readme
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_provisional_rate_is_marked_where_it_is_deployed(servers: int) -> None:
+    found, config = recorded()
+    certificate = found.winner.certificate.model_copy(update={"servers": servers, "runs": servers})
+    winner = found.winner.model_copy(update={"certificate": certificate})
+    texts = bundle_from_recommendation(found.model_copy(update={"winner": winner}), config).texts
+    for name in ("kubernetes/base/deployment.yaml", "kserve/inference-service.yaml"):
+        marks = yaml.safe_load(texts[name])["metadata"]["annotations"]
+        assert marks.get("tritune/provisional") == ("true" if servers == 1 else None)
+    assert ("rovisional" in texts["README.md"]) is (servers == 1)

@@ -301,6 +301,5 @@ class ChangingGenerator(SimulatedGenerator):
 
 def test_a_run_that_changes_in_the_middle_says_so() -> None:
     record = carried_out(order(rate=1000.0, duration="60s"), ChangingGenerator(service_ms=0.1))
-    assert "the run changed: 2," in " ".join(record.reasons)
-    assert "requests over p99 <= 50 ms were due in its second half" in " ".join(record.reasons)
+    assert "requests over p99 <= 50 ms came in the second half of the run" in " ".join(record.reasons)
     assert "--duration" not in " ".join(record.reasons)

@@ -33,7 +33,7 @@ def log_of(*late: slice, requests: int = END) -> RequestLog:
 )
 def test_nearly_all_late_requests_in_one_half_are_a_change(rows: slice, half: str) -> None:
     assert change_of(log_of(rows), LIMITS) == (
-        f"the run changed: 100 of 100 requests over p99 <= 50 ms were due in its {half} half"
+        f"100 of the 100 requests over p99 <= 50 ms came in the {half} half of the run"
     )
 
 

@@ -150,9 +150,9 @@ def test_what_mser_cuts_off_may_not_change_the_answer(whole: int, after_cut: int
 @pytest.mark.parametrize(
     ("changes", "answer", "said"),
     [
-        ({}, "met", "few enough at bursts of 20"),
-        ({"stationary": False}, "inconclusive", "few enough at bursts of 20; but the latencies had not settled"),
-        ({"backed_up": True}, "inconclusive", "few enough at bursts of 20; but the latencies had not settled"),
+        ({}, "met", ""),
+        ({"stationary": False}, "inconclusive", "; but the latencies had not settled"),
+        ({"backed_up": True}, "inconclusive", "; but the latencies had not settled"),
         ({"backed_up": True, "growing": True}, "violated", "were waiting, and more and more for a second"),
     ],
 )

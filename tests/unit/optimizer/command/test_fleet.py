@@ -64,6 +64,15 @@ def test_recorded_runs_serve_the_rate_and_one_machine_less_does_not(rate: float)
         )
 
 
+def test_an_offer_by_a_provisional_rate_says_so(tmp_path: Path) -> None:
+    once = trial(certificate=certificate(1000.0, runs=1, servers=1))
+    runs = [written(tmp_path / "once", winner=once), run(tmp_path / "twice", 1000.0, 1.0)]
+    assert {one.run: one.provisional for one in plan_fleet(runs, rate_per_s=10.0).offers} == {
+        "once": True,
+        "twice": False,
+    }
+
+
 def test_headroom_is_left_on_every_replica(tmp_path: Path) -> None:
     runs = [run(tmp_path / "a", 1000.0, 1.0)]
     assert plan_fleet(runs, rate_per_s=2000.0).offers[0].replicas == 2

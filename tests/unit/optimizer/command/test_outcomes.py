@@ -13,26 +13,33 @@ from typing import Any
 import pytest
 import typer
 from onnx_models import small_cnn
-from recommendations import certificate, recommendation, trial
+from recommendations import certificate, recommendation, run_dir, trial
 from simulated_bench import SimulatedBench, default_service_s
 
+from deploy.plan import BundleOptions
 from loadgen.command.app import run_app
-from loadgen.errors import BadInput, EnvironmentFailed
+from loadgen.errors import BadInput, EnvironmentFailed, UserError
+from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from optimizer.call_options import CallOptions
 from optimizer.cli import run_command
 from optimizer.command import session
+from optimizer.command.fleet import plan_fleet
 from optimizer.config import OptimizeConfig
 from optimizer.machine.stalls import SchedulingStalls
+from optimizer.reports.report import markdown_report
+from optimizer.run.bundle import bundle_run
 from optimizer.run.pipeline import optimize
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import locked
+from search.find_best import NothingFound
+from search.records.confirmations import ConfirmationRecord, read_confirmations
 from search.records.recommendation import AnyRecommendation, NoRecommendationRecord, RecommendationRecord
 from search.records.run_files import read_outcome, read_recommendation
 
-CALL = ("baseline", "accept_provisional", "quiet", "verbose", "events")
+CALL = ("baseline", "resume", "accept_provisional", "quiet", "verbose", "events")
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +171,7 @@ def test_99_lone_requests_over_the_limit(tmp_path: Path) -> None:
     bench = SimulatedBench()
     code, outcome = ended(tmp_path, bench, limits=(LatencyLimit(limit_ms=3.0),))
     assert (code, outcome.status) == (99, "violated")
-    assert "lone requests" in outcome.status_reason
+    assert "idle server" in outcome.status_reason
     assert outcome.contention == bench.spent.contention != CpuContention()
     assert "--p99" in outcome.advice
     assert (tmp_path / "run" / "report.html").is_file()
@@ -215,12 +222,76 @@ def test_130_an_interrupt_before_the_search(tmp_path: Path) -> None:
     assert (code, outcome.status, outcome.status_reason) == (130, "interrupted", "Stopped.")
 
 
-def test_a_failure_of_a_resumed_run_keeps_the_recommendation_that_was_there(tmp_path: Path) -> None:
-    write_recommendation(tmp_path, recommendation())
-    keep_failure(tmp_path, EnvironmentFailed("The disk is full.", "Free some space."))
-    kept = read_recommendation(tmp_path)
-    assert kept.winner == recommendation().winner
-    assert (kept.status, kept.exit_code, kept.advice) == ("environment_failed", 3, "Free some space.")
+def attempt(answer: str, rate_per_s: float = 1000.0, **changes: Any) -> ConfirmationRecord:
+    known: dict[str, Any] = {
+        "trial": 3, "again": False, "rate_per_s": rate_per_s, "met": answer == "met", "answer": answer,
+        "reason": "", "overloaded": False, "seconds": 9.0, "requests": 900, "violations": 47, "latency_ms": 51.6,
+        "problems": (),
+    }  # fmt: skip
+    return ConfirmationRecord(**{**known, **changes})
+
+
+NOTHING = NothingFound("No rate could be certified.", "Look again.", "untrustworthy")
+
+
+@pytest.mark.parametrize(
+    ("failure", "since", "status", "stands"),
+    [
+        (EnvironmentFailed("The disk is full.", "Free some space."), (), "environment_failed", True),
+        (NOTHING, (), "provisional", True),
+        (NOTHING, (attempt("inconclusive"),), "provisional", True),
+        (NOTHING, (attempt("violated", 1100.0),), "provisional", True),
+        (NOTHING, (attempt("violated", trial=4),), "provisional", True),
+        (NOTHING, (attempt("violated", problems=("the client was late",)),), "provisional", True),
+        (NOTHING, (attempt("violated", 900.0), attempt("met")), "provisional", True),
+        (NOTHING, (attempt("violated", 900.0),), "untrustworthy", False),
+        (EnvironmentFailed("The disk is full.", ""), (attempt("violated"),), "environment_failed", False),
+        (NothingFound("No configuration meets it.", "", "violated"), (), "violated", False),
+    ],
+)
+def test_what_was_recommended_before_stands_until_a_later_run_violates_its_rate(
+    failure: UserError, since: tuple[ConfirmationRecord, ...], status: str, stands: bool, tmp_path: Path
+) -> None:
+    winner = trial(certificate=certificate(runs=1, servers=1, caveat="there was no time"))
+    run_dir(tmp_path, recommendation(winner=winner, status="interrupted"), winner)
+    lines = [one.model_dump_json() + "\n" for one in (attempt("met"), *since)]
+    (tmp_path / "confirmations.jsonl").write_text("".join(lines))
+    for name in ("model_repository", "bundle"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    keep_failure(tmp_path, failure)
+    found = read_outcome(tmp_path)
+    assert (found.status, found.exit_code) == (status, CODES[found.status])
+    assert [(tmp_path / name).exists() for name in ("model_repository", "bundle")] == [stands] * 2
+    if isinstance(found, RecommendationRecord):
+        assert stands
+        assert (found.winner, found.provisional) == (winner.record, True)
+        return
+    assert not stands
+    assert (tmp_path / "bundle.withdrawn" / "file").is_file()
+    assert found.withdrawn is not None
+    assert (found.withdrawn.trial, found.withdrawn.rate_per_s) == (3, 1000.0)
+    assert found.withdrawn.reason in found.status_reason
+    assert len(read_confirmations(tmp_path)) == 1 + len(since), "that it was met once stays on record"
+    for refused in (
+        lambda: plan_fleet([tmp_path], rate_per_s=50.0),
+        lambda: bundle_run(tmp_path, target="all", options=BundleOptions()),
+        lambda: read_recommendation(tmp_path),
+    ):
+        with pytest.raises(BadInput, match="withdrawn"):
+            refused()
+
+
+def test_a_resumed_run_that_finds_nothing_ends_with_what_was_met_before(tmp_path: Path) -> None:
+    assert ended(tmp_path, interrupting_after(12))[0] == 130
+    before = read_recommendation(tmp_path / "run")
+    code, outcome = ended(
+        tmp_path, SimulatedBench(late=lambda config: True), resume=tmp_path / "run", time_budget_s=30.0
+    )
+    assert (code, outcome.status) == (96, "provisional")
+    assert isinstance(outcome, RecommendationRecord)
+    assert outcome.winner == before.winner
+    assert markdown_report(tmp_path / "run").splitlines()[0].count("Provisional: ") == 1
 
 
 def test_a_directory_that_another_run_uses_is_not_written_to(tmp_path: Path) -> None:

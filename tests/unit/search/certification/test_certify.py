@@ -27,6 +27,7 @@ from search.certification.certifier import WHEN_STOPPED_S
 from search.certification.certify import Caveat
 from search.certification.plans import MIN_RUN_S
 from search.records.confirmations import read_confirmations
+from search.records.run_files import read_trials
 from search.records.trial import GpuRecord, MeasurementRecord
 from search.trials import events
 from search.trials.objective import Objective
@@ -100,7 +101,7 @@ def test_a_default_without_an_estimate_stays_as_it_is(state: Any, tmp_path: Path
     assert set(given.batches) == {16}
 
 
-def test_a_default_that_met_a_higher_rate_once_but_not_again_is_not_the_answer(tmp_path: Path) -> None:
+def test_a_default_that_met_a_higher_rate_once_and_violated_it_later_has_no_certificate(tmp_path: Path) -> None:
     """It is slower from the restart on."""
     given = bench()
 
@@ -111,11 +112,21 @@ def test_a_default_that_met_a_higher_rate_once_but_not_again_is_not_the_answer(t
     given.service_s = service_s
     found = of_two(tmp_path, given, total_s=100.0)
     assert found.baseline is not None
-    assert found.baseline.certificate is not None
-    assert found.baseline.certificate.servers == 1
-    assert found.baseline.certificate.rate_per_s > found.certificate.rate_per_s
+    assert found.baseline.certificate is None
+    violated = [one for one in read_confirmations(tmp_path) if one.trial == 0 and one.answer == "violated"]
+    assert violated
     assert found.winner.number == 1
     assert found.certificate.confirmed_again
+
+
+def test_the_store_and_the_winner_say_no_capacity_below_what_was_met(tmp_path: Path) -> None:
+    """The trial met the machine while it was slow: the belief goes by its upper bound."""
+    slow = tried(tmp_path, 16, 1, PER_S[16] / 4, rate_high_per_s=PER_S[16])
+    found = ended(tmp_path, bench(), slow)
+    met = [one.rate_per_s for one in read_confirmations(tmp_path) if one.met]
+    assert max(met) > PER_S[16] / 4
+    assert found.winner.rate_at_limit_per_s == max(met)
+    assert [one.rate_at_limit_per_s for one in read_trials(tmp_path)] == [max(met)]
 
 
 def test_a_default_that_fails_costs_only_its_certificate(tmp_path: Path) -> None:

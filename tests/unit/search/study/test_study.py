@@ -15,7 +15,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import ServingConfig
 from search.certification.certify import Caveat, CertifiedResult, certify_best
-from search.records.confirmations import read_confirmations
+from search.records.confirmations import read_confirmations, violated_since
 from search.records.slo import Slo
 from search.simulator.service_times import ClosedLoop
 from search.space import SearchSpace, default_config
@@ -88,8 +88,12 @@ def test_a_server_that_is_slower_after_its_restart_leaves_a_caveat(space: Search
     store, observed = after_the_search(bench, space, tmp_path)
     bench.service_s = lambda config, size: default_service_s(config, size) * (50.0 if bench.restarts else 1.0)
     certified = certified_in(100.0, store, observed)
-    assert certified.winner.certificate.servers == 1
-    assert certified.winner.certificate.caveat.startswith(Caveat.NOT_AGAIN)
+    certificate = certified.winner.certificate
+    assert certificate.servers == 1
+    assert certificate.caveat is not None
+    attempts = read_confirmations(tmp_path)
+    assert any(one.again and one.answer == "violated" for one in attempts)
+    assert violated_since(attempts, certified.winner.number, certificate.rate_per_s) is None
 
 
 def test_a_machine_that_slows_down_at_the_restart_still_gets_a_promise_that_says_so(
