@@ -33,6 +33,8 @@ class UserError(Exception):
     status: Status = "bad_input"
     result: object | None = None
     """The record of a load test that was measured before the error: `tritune.loadtest` raises it."""
+    kept: str = ""
+    """Where the work until the error is kept, and the command that goes on with it; printed after `fix`."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what, fix)  # both, so that it can be pickled

@@ -11,6 +11,7 @@ from loadgen.errors import BadInput, UserError
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
 from model_repo.spec import Engine
+from search.answer.advice import RUN_DIR
 from search.answer.analysis import frontier_of
 from search.answer.conclusion import Conclusion, RunEvidence, conclude
 from search.answer.pauses import pauses_of
@@ -28,7 +29,7 @@ from search.records.recommendation import (
     SecondsRecord,
     ServedRecord,
 )
-from search.records.run_files import recommendation_if_any
+from search.records.run_files import recommendation_if_any, shown_directory
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
@@ -180,6 +181,8 @@ def find_best(
         if certified is not None:
             winner = with_run_at_default_rate(certified, replace(runner, bench=served))
     conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
+    advice = conclusion.advice.replace(RUN_DIR, shown_directory(request.directory))
+    conclusion = replace(conclusion, advice=advice)
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
-from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
+from loadgen.reports.kit import NUMBER, Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import compared_at_one_rate, default_of
@@ -55,6 +55,32 @@ def comparison(found: RecommendationRecord) -> Table:
         for name, texts in [*rows, *_circumstances(found, shown)]
     ]
     return table_of_texts(("", *columns), cells)
+
+
+def summary(found: RecommendationRecord) -> Table:
+    """The recommendation and the baselines in a row each: rate, latencies, money, and what to set."""
+    compared = {"recommended": found.winner, **compared_with(found)}
+    limits = found.slo.limits
+    rows: list[tuple[str, list[Cell]]] = []
+    for name, trial in compared.items():
+        certificate, usd = trial.certificate, _million_usd(found, trial)
+        seen = () if certificate is None else certificate.latencies
+        latencies = {one.quantile: f"{format_ms(one.latency_ms)} ms" for one in seen if one.model is None}
+        batch, instances = _batch(trial.config), str(trial.config.instance_count)
+        if is_ensemble(trial.config):
+            batch = instances = UNKNOWN
+        texts = [
+            UNKNOWN if certificate is None else _rate(trial),
+            *(latencies.get(limit.quantile, UNKNOWN) for limit in limits),
+            format_dollars(usd),
+            batch,
+            instances,
+            found.workload.protocol,
+        ]
+        style = NUMBER if rows else f"main {NUMBER}"
+        rows.append((name, [Cell(text=text, style=style) for text in texts]))
+    headings = ("", "rate", *(limit.name for limit in limits), "$/million", "batch", "instances", "protocol")
+    return table_of_texts(headings, rows)
 
 
 def compared_with(found: RecommendationRecord) -> dict[str, TrialRecord]:

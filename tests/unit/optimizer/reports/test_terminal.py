@@ -21,7 +21,7 @@ from search.trials import events
 def shown(found: RecommendationRecord, width: int = 80) -> str:
     console = SafeConsole(width=width, force_terminal=False, record=True, file=None, quiet=False)
     with console.capture() as capture:
-        console.print(recommendation_view(found, Path("runs/m")))
+        console.print(recommendation_view(found))
     return capture.get()
 
 
