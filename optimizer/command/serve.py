@@ -67,7 +67,7 @@ def serve_run(given: ServeOptions) -> None:
             urls = {protocol: standing.endpoint.url(protocol) for protocol in PORTS}
             for name in standing.model_names:
                 console.print(f"{name} is served at {urls['http']} and {urls['grpc']} (Ctrl-C ends it)")
-                console.print(f"  {_load_test(name, urls, directory, found, config, shares=shares)}")
+                console.print(f"  {load_test_of(name, urls, directory, found, config, shares=shares)}")
             standing.wait()
     except ServerError as error:
         what, _, fix = str(error).partition("\n")
@@ -89,7 +89,7 @@ def _answer(directory: Path, *, is_served: bool) -> RecommendationRecord | None:
     return ended
 
 
-def _load_test(
+def load_test_of(
     name: str,
     urls: Mapping[Protocol, str],
     directory: Path,

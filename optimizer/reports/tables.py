@@ -78,7 +78,7 @@ def summary(found: RecommendationRecord) -> Table:
             found.workload.protocol,
         ]
         style = NUMBER if rows else f"main {NUMBER}"
-        rows.append((name, [Cell(text=text, style=style) for text in texts]))
+        rows.append(("yours" if trial is found.start else name, [Cell(text=text, style=style) for text in texts]))
     headings = ("", "rate", *(limit.name for limit in limits), "$/million", "batch", "instances", "protocol")
     return table_of_texts(headings, rows)
 

@@ -50,11 +50,12 @@ def answer_view(
             f" (exit code {found.exit_code})",
         )
     )
-    rows = text.in_rows(found)
-    parts += [Text(line) for line in text.lead(found) if rows is None or line != f"{rows}."]
-    parts += ["", terminal_table(tables.summary(found))]
+    parts += map(Text, text.lead(found, brief=True))
+    summary = terminal_table(tables.summary(found))
+    summary.padding = (0, 1, 0, 0)
+    parts += ["", summary]
     on_gpu = bool(found.machine.gpus)
-    parts += [_named("Set", record_text(found.winner.config, on_gpu=on_gpu)), ""]
+    parts.append(_named("Set", record_text(found.winner.config, on_gpu=on_gpu)))
     frontier = None if whole else tables.frontier(found)  # there for --pareto alone
     if frontier is not None:
         parts += [terminal_table(frontier), ""]
@@ -63,12 +64,13 @@ def answer_view(
     caveat = ("" if sure else found.status_reason) or next(text.caveats(found), None)
     if caveat:
         parts.append(Text(caveat, style="yellow"))
-    if found.advice:
+    resume = text.resume_command(directory, found.advice)
+    if found.advice and not sure and "--time-budget" not in resume:
         parts.append(Text(found.advice))
     serve = text.serve_command(found, directory)
     commands = [serve, text.loadtest_command(found, directory, config)]
     if not certificate.confirmed_again:
-        commands = [text.resume_command(directory, found.advice), serve]
+        commands = [resume, serve]
     for name, command in zip(("Next", ""), commands, strict=True):
         # On one line, however long, so that it can be copied: the terminal breaks it.
         parts.append(Text.assemble((f"{name:<6} ", "bold"), command, no_wrap=True, overflow="ignore"))
@@ -84,12 +86,8 @@ def _named(name: str, line: str) -> Text:
 def _changed(diff: str, directory: Path) -> Iterator[RenderableType]:
     """Yield how many lines of the user's own `config.pbtxt` changed, and the lines themselves if they are few."""
     changed = [line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    yield _named(
-        "Change",
-        f"{len(changed)} lines of your config.pbtxt: {shown_directory(directory)}/{DIFF_FILE}"
-        if changed
-        else "none: your config.pbtxt is the recommendation",
-    )
+    what = f"{shown_directory(directory)}/{DIFF_FILE}: {len(changed)} lines changed"
+    yield _named("Diff", what if changed else "none: your config.pbtxt is the recommendation")
     yield from _diff_lines(changed if len(changed) <= MOST_LINES else ())
 
 
@@ -193,23 +191,15 @@ def runs_view(listed: RunsRecord) -> RenderableType:
     """Return a row per run, the last one at the end."""
     if not listed.runs:
         return Text("There is no run here yet: optimize --model FILE.onnx --p99 50ms makes one in runs/.")
-    rows = [
-        (
-            f"{run.began_at.astimezone():%d %b %H:%M}",
-            (
-                run.model,
-                run.outcome.replace("_", " "),
-                Cell(text=UNKNOWN if run.rate_per_s is None else f"{format_rate(run.rate_per_s)}/s", style=NUMBER),
-                " ".join(f"{limit.name} {limit.limit_ms:g} ms" for limit in run.limits[:1]),
-                run.directory,
-            ),
-        )
-        for run in listed.runs
-    ]
-    drawn = terminal_table(table_of_texts(("began", "model", "outcome", "rate", "limit", "directory"), rows))
-    drawn.padding = (0, 1, 0, 0)
-    drawn.columns[-1].no_wrap = True  # to be copied
-    return drawn
+    rows = []
+    for run in listed.runs:
+        rate = UNKNOWN if run.rate_per_s is None else f"{format_rate(run.rate_per_s)}/s"
+        limit = "".join(f"{limit.name} {limit.limit_ms:g} ms" for limit in run.limits[:1])
+        met = Cell(text=f"{rate}\n{limit}", style=NUMBER)
+        outcome = run.outcome.replace("_", " ")
+        rows.append((f"{run.began_at.astimezone():%d %b %H:%M}", (outcome, met, f"{run.model}\n{run.directory}")))
+    # Two lines each, since the default names of directories are too long for all of it on one of 80 columns.
+    return terminal_table(table_of_texts(("began", "outcome", "rate\nlimit", "model\ndirectory"), rows))
 
 
 def comparison_view(comparison: RunComparisonRecord) -> RenderableType:

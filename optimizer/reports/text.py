@@ -41,8 +41,11 @@ def headline(found: RecommendationRecord) -> str:
     return f"{format_rate(certificate.rate_per_s)} requests/s with {limits_text(found.slo)}{traffic}"
 
 
-def lead(found: RecommendationRecord) -> Iterator[str]:
-    """Yield the sentences under the headline: the objective compared with Triton's default, and the replicas."""
+def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
+    """Yield the sentences under the headline: the objective compared with Triton's default, and the replicas.
+
+    If `brief`, without rows of a batch and without another configuration of the user's.
+    """
     mine, other, unit = _objective(found)
     baseline, default = found.baseline, baseline_words(found.winner.config)
     if baseline is None:
@@ -59,9 +62,10 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
             estimated = _by_estimates(found.gain, found.winner, baseline)
             gain = f"; {found.gain:.2f} times its certified rate{estimated}"
         yield f"{mine}{unit}{instead}{gain}."
-    yield from _against_start(found)
+    if not brief or (found.start is not None and found.start.number == found.winner.number):
+        yield from _against_start(found)
     rows = in_rows(found)
-    if rows is not None:
+    if rows is not None and not brief:
         yield f"{rows}."
     cost = found.cost
     if cost.replicas is not None and cost.total_usd_per_hour is not None:
