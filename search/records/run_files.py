@@ -135,7 +135,8 @@ def _no_recommendation(directory: Path) -> BadInput:
             "Give the directory that optimize named as its output.",
         )
     return BadInput(
-        f"The run in {directory} has not ended: {len(trials)} trials, and no recommendation.",
+        f"The run in {directory} has not ended: {len(trials)} trial{'' if len(trials) == 1 else 's'}, "
+        "no recommendation.",
         f"Finish it with optimize --resume {shlex.quote(str(directory))}",
     )
 
