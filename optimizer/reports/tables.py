@@ -32,7 +32,7 @@ def comparison(found: RecommendationRecord) -> Table:
     """The recommendation compared with Triton's default: knobs, certified rate, money and power."""
     columns = {"recommended": found.winner, **compared_with(found)}
     shown = list(columns.values())
-    rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
+    rows = [("estimated capacity", [*map(_capacity, shown)]), ("certified rate", [*map(_rate, shown)])]
     rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
     rows += [
         (f"{at.of} at {at.rate_per_s(0.0):g}/s", [_latency(trial, at) for trial in shown])
@@ -59,28 +59,20 @@ def comparison(found: RecommendationRecord) -> Table:
 
 def summary(found: RecommendationRecord) -> Table:
     """The recommendation and the baselines in a row each: rate, latencies, money, and what to set."""
-    compared = {"recommended": found.winner, **compared_with(found)}
-    limits = found.slo.limits
-    rows: list[tuple[str, list[Cell]]] = []
-    for name, trial in compared.items():
-        certificate, usd = trial.certificate, _million_usd(found, trial)
-        seen = () if certificate is None else certificate.latencies
-        latencies = {one.quantile: f"{format_ms(one.latency_ms)} ms" for one in seen if one.model is None}
-        batch, instances = _batch(trial.config), str(trial.config.instance_count)
-        if is_ensemble(trial.config):
-            batch = instances = UNKNOWN
-        texts = [
-            UNKNOWN if certificate is None else _rate(trial),
-            *(latencies.get(limit.quantile, UNKNOWN) for limit in limits),
-            format_dollars(usd),
-            batch,
-            instances,
-            found.workload.protocol,
-        ]
-        style = NUMBER if rows else f"main {NUMBER}"
-        rows.append(("yours" if trial is found.start else name, [Cell(text=text, style=style) for text in texts]))
-    headings = ("", "rate", *(limit.name for limit in limits), "$/million", "batch", "instances", "protocol")
-    return table_of_texts(headings, rows)
+    rows = []
+    for name, trial in {"recommended": found.winner, **compared_with(found)}.items():
+        knobs = (
+            (UNKNOWN,) * 2
+            if is_ensemble(trial.config)
+            else (_batch(trial.config), str(trial.config.instance_count))
+        )
+        rate = UNKNOWN if trial.certificate is None else _rate(trial)
+        latencies = [_latency(trial, limit).partition(" (")[0] for limit in found.slo.limits]
+        texts = rate, *latencies, format_dollars(_million_usd(found, trial)), *knobs, found.workload.protocol
+        cells = [Cell(text=one, style=NUMBER) for one in texts]
+        rows.append(("yours" if trial is found.start else name, cells))
+    latencies = [limit.name for limit in found.slo.limits]
+    return table_of_texts(("", "rate", *latencies, "$/million", "batch", "instances", "protocol"), rows)
 
 
 def compared_with(found: RecommendationRecord) -> dict[str, TrialRecord]:
@@ -185,10 +177,6 @@ def _tested(trial: TrialRecord) -> str:
     return f"{seen.requests:,} requests, {seen.first.violations:,} over the limit, in {runs}"
 
 
-_FIGURES: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
-    ("estimated capacity", _capacity),
-    ("certified rate", _rate),
-)
 _KNOBS: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
     (KNOBS["engine"], lambda t: t.config.engine),
     (KNOBS["max_batch_size"], lambda t: _batch(t.config)),
