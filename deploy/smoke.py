@@ -65,6 +65,11 @@ class Smoke:
         return 2 * self.duration_s + HEAD_START_S
 
 
+def run_length_s(certified_in_s: float) -> int:
+    """Return the seconds of a load run that repeats a certificate which took these seconds."""
+    return max(SHORTEST_RUN_S, 5 * math.ceil(CONFIRMATION_LENGTHS * certified_in_s / 5))
+
+
 def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
     """Return the smoke test of a recommendation; its length follows from the certificate's."""
     certificate = found.winner.certificate
@@ -80,7 +85,7 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         model_name=config.engine.model_name,
         rate_per_s=certificate.rate_per_s,
         limits=found.slo.limits,
-        duration_s=max(SHORTEST_RUN_S, 5 * math.ceil(CONFIRMATION_LENGTHS * certificate.seconds / 5)),
+        duration_s=run_length_s(certificate.seconds),
         shapes=tuple(f"{name}:{','.join(str(size) for size in shape)}" for name, shape in shapes if shape),
         traffic=traffic_options(
             workload,

@@ -122,7 +122,7 @@ def print_result(document: Callable[[], str], view: Callable[[], RenderableType]
     try:
         try:
             if view is not None:
-                SafeConsole().print(view())
+                SafeConsole().print(view(), crop=False)
             else:
                 sys.stdout.write(document())
         except OSError:

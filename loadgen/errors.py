@@ -33,6 +33,8 @@ class UserError(Exception):
     status: Status = "bad_input"
     result: Any = None
     """What there is in spite of it: what `tritune.loadtest` had measured, or the `Run` of `tritune.optimize`."""
+    kept: str = ""
+    """Where the work until the error is kept, and the command that goes on with it; printed after `fix`."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what, fix)  # both, so that it can be pickled

@@ -125,8 +125,9 @@ def _wants_json(arguments: list[str], environment: Mapping[str, str]) -> bool:
     """True if a search was called, and `recommendation.json` is to be printed."""
     registered = [*app.registered_commands, *commands.registered_commands]
     subcommands = {command.callback.__name__ for command in registered if command.callback is not None}
+    command = next((word for word in arguments if word != "--debug"), None)  # `runs` may also be a folder
     variable = environment.get(f"{prefix_of('optimize')}JSON", "").lower()
-    return ("--json" in arguments or TRUTHS.get(variable, False)) and subcommands.isdisjoint(arguments)
+    return ("--json" in arguments or TRUTHS.get(variable, False)) and command not in subcommands
 
 
 def _print_failure(failure: UserError) -> None:

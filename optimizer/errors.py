@@ -9,8 +9,8 @@ from typing import Literal
 from loadgen.errors import BadInput, EnvironmentFailed, LoadError, UserError
 from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed, ServerTimeout
 
-WHEN_STOPPED = "Go on later with --resume and the run's directory."
-"""The advice after Ctrl-C."""
+WHEN_STOPPED = "optimize --resume RUN_DIR goes on with a run, and optimize runs lists them."
+"""The advice after Ctrl-C, if no run had begun."""
 
 
 class ModelError(BadInput):

@@ -44,6 +44,7 @@ def cli_reference() -> str:
         ("optimize worker", optimizer.cli.app, ["worker"]),
         ("optimize report", optimizer.cli.app, ["report"]),
         ("optimize explain", optimizer.cli.app, ["explain"]),
+        ("optimize runs", optimizer.cli.app, ["runs"]),
         ("optimize compare", optimizer.cli.app, ["compare"]),
         ("optimize fleet", optimizer.cli.app, ["fleet"]),
         ("optimize bundle", optimizer.cli.app, ["bundle"]),
@@ -62,13 +63,13 @@ def demo_picture() -> str:
     from rich.terminal_theme import MONOKAI
 
     from loadgen.console import SafeConsole
-    from optimizer.reports.terminal import recommendation_view
+    from optimizer.reports.terminal import answer_view
     from search.records.recommendation import RecommendationRecord
 
     found = RecommendationRecord.model_validate_json(RECORDED_RUN.read_text())
     with Path(os.devnull).open("w") as nowhere:
-        console = SafeConsole(record=True, width=84, force_terminal=True, color_system="truecolor", file=nowhere)
-        console.print(recommendation_view(found, Path("runs/ranking_mlp")))
+        console = SafeConsole(record=True, width=96, force_terminal=True, color_system="truecolor", file=nowhere)
+        console.print(answer_view(found, Path("runs/ranking_mlp")))
     return console.export_svg(title="optimize --model ranking_mlp.onnx --p99 50ms", theme=MONOKAI)
 
 

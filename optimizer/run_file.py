@@ -15,10 +15,10 @@ from loadgen.spec.target import headers_from_options
 from model_repo.spec import Endpoint
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import saved_source
+from search.records.run_files import RUN_FILE
 from search.records.slo import Slo
 from search.trials.objective import Objective
 
-RUN_FILE = "run.json"
 _SAVED: TypeAdapter[OptimizeConfig] = TypeAdapter(OptimizeConfig)
 
 

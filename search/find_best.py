@@ -10,6 +10,7 @@ from pathlib import Path
 from loadgen.errors import UserError
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
+from search.answer.advice import RUN_DIR
 from search.answer.analysis import frontier_of
 from search.answer.conclusion import Conclusion, RunEvidence, conclude
 from search.answer.pauses import pauses_of
@@ -25,6 +26,7 @@ from search.records.recommendation import (
     SecondsRecord,
     ServedRecord,
 )
+from search.records.run_files import shown_directory
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
@@ -170,6 +172,8 @@ def find_best(
             write_predictions(request.directory, predictions(search.surrogate, (one.served for one in answers)))
     winner = None if certified is None else certified.winner
     conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
+    advice = conclusion.advice.replace(RUN_DIR, shown_directory(request.directory))
+    conclusion = replace(conclusion, advice=advice)
     if certified is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)

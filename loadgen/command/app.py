@@ -50,7 +50,7 @@ def run_app(
     else:
         return code if isinstance(code, int) else 0
     on_failure(failure)
-    return complain(failure.what, failure.fix, failure.exit_code)
+    return complain(failure.what, f"{failure.fix} {failure.kept}".rstrip(), failure.exit_code)
 
 
 def show_version() -> None:

@@ -1,4 +1,4 @@
-"""The record of a load test as one page for the browser, and on the terminal: the verdict first."""
+"""The record of a load test as one page for the browser, and on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadgen.measurement.streams import GOOD
 from loadgen.records.formats import HEADLINES, comparison_in_words, format_rate, load_in_words
 from loadgen.records.record import CapacityRecord, CurveRecord, LoadTestRecord, TimelineRecord
 from loadgen.reports import tables
-from loadgen.reports.kit import Data, Plot, Report, Section, nines, page, terminal_table
+from loadgen.reports.kit import Data, Plot, Report, Section, Table, nines, page, terminal_table
 from loadgen.spec.limits import quantile_name
 
 _DECIDED = {
@@ -193,20 +193,21 @@ def _limits(record: LoadTestRecord, kind: str) -> list[Data]:
 
 
 def answer_view(record: LoadTestRecord) -> RenderableType:
-    """Return the whole answer, readable at 80 columns."""
+    """Return the whole answer, readable at 80 columns: the verdict comes last, where a screen of 24 lines ends."""
     measured, capacity = record.measurement, record.capacity
-    shown = [tables.checks(record), None if capacity is None else tables.probes(capacity)]
-    if measured is not None:
-        tokens = None if measured.streams is None else tables.streams(measured.streams)
-        shown += [tokens, tables.latency(measured), tables.traffic(record, measured)]
-    parts: list[RenderableType] = [_headline(record)]
+    shown: list[Table | None] = (
+        [] if measured is None else [tables.traffic(record, measured), tables.latency(measured)]
+    )
+    shown += [None if measured is None or measured.streams is None else tables.streams(measured.streams)]
+    shown += [None if capacity is None else tables.probes(capacity), tables.checks(record)]
+    parts: list[RenderableType] = []
     for table in shown:
         if table is not None:
             parts += [terminal_table(table), ""]
     problems = () if measured is None else measured.problems
     parts += [Text.assemble(("problem  ", "bold magenta"), problem) for problem in problems]
     parts += [Text.assemble(("note  ", "yellow"), note) for note in record.notes]
-    return Group(*parts)
+    return Group(*parts, _headline(record))
 
 
 def _headline(record: LoadTestRecord) -> Panel:

@@ -22,6 +22,7 @@ from optimizer.model_source import source_from_text, stem_of
 from optimizer.run.own_model import check_own
 from optimizer.run.workload_inputs import check_traffic
 from optimizer.run_file import saved_config
+from search.records.run_files import named_run
 from search.redact import has_password, is_storage_url, shown_storage
 
 
@@ -170,7 +171,7 @@ def resumed_config(values: Values, origins: Origins) -> tuple[OptimizeConfig, li
     Addresses are read again, because their passwords were not saved. TRITUNE_STORAGE and TRITUNE_SERVER_URL may be
     set for other runs, and so never cause a refusal.
     """
-    directory = values["resume"]
+    directory = named_run(values["resume"])
     given = {
         name: one for name, one in origins.items() if name not in KEPT or one.place != KEPT[name].declared.variable
     }

@@ -25,7 +25,17 @@ if TYPE_CHECKING:  # slow to import
 commands = typer.Typer()
 Options = TypeVar("Options")
 
-RUN = typer.Argument(help="Output directory of a run.", metavar="RUN_DIR")
+
+def _named(directory: Path) -> Path:
+    from search.records.run_files import named_run
+
+    return named_run(directory)
+
+
+RUN = typer.Argument(
+    help="Output directory of a run; `latest`: that of the last one in runs/.", metavar="RUN_DIR", callback=_named
+)
+BEST = "best"
 MAX_REPLICAS = 1_000_000
 
 
@@ -102,7 +112,7 @@ def fleet(given: FleetOptions) -> None:
     if given.rate is None:
         raise BadInput("A fleet is for some traffic, and none was given.", "Add --rate PER_S")
     plan = plan_fleet(
-        given.runs,
+        tuple(map(_named, given.runs)),
         rate_per_s=given.rate,
         prices=given.price_per_hour,
         term=given.price_term,
@@ -142,21 +152,44 @@ def report(
 @commands.command()
 def explain(
     run: Annotated[Path, RUN],
-    trial: Annotated[int, typer.Argument(help="Number of one of its trials.", metavar="TRIAL")],
+    trial: Annotated[
+        str, typer.Argument(help="Number of one of its trials; `best`: the recommendation.", metavar="[TRIAL]")
+    ] = BEST,
     json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON on stdout.")] = False,
 ) -> None:
-    """Explain a trial: why the run tried it, the prediction, the measurement, and its end."""
+    """Explain the recommendation or a trial: why it was tried, the prediction, the measurement, and its end."""
     from optimizer.reports.terminal import explanation_view
     from search.answer.explain import explain_trial
+    from search.records.run_files import read_recommendation
 
-    explanation = explain_trial(run, trial)
-    _show(explanation, None if json else partial(explanation_view, explanation))
+    found = read_recommendation(run) if trial == BEST else None
+    if found is None and not trial.isdecimal():
+        raise BadInput(f"{trial} is not the number of a trial.", f"Give one, or {BEST} for the recommendation.")
+    explanation = explain_trial(run, int(trial) if found is None else found.winner.number)
+    _show(explanation, None if json else partial(explanation_view, explanation, found))
+
+
+@commands.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="The folder of the runs.", metavar="[DIR]")] = Path("runs"),
+    json: Annotated[bool, typer.Option("--json", help="Print the list as JSON on stdout.")] = False,
+) -> None:
+    """List the runs in a folder, the last one at the end: when it began, the model, how it ended, and its rate."""
+    from optimizer.reports.evidence import list_runs
+    from optimizer.reports.terminal import runs_view
+
+    listed = list_runs(folder)
+    _show(listed, None if json else partial(runs_view, listed))
 
 
 @commands.command()
 def compare(
-    before: Annotated[Path, typer.Argument(help="Output directory of the earlier run.", metavar="RUN_A")],
-    now: Annotated[Path, typer.Argument(help="Output directory of the later run.", metavar="RUN_B")],
+    before: Annotated[
+        Path, typer.Argument(help="Output directory of the earlier run.", metavar="RUN_A", callback=_named)
+    ],
+    now: Annotated[
+        Path, typer.Argument(help="Output directory of the later run.", metavar="RUN_B", callback=_named)
+    ],
     tolerance: Annotated[
         float, typer.Option(help="Changes up to this share, 0 to below 1, are never worse or better.")
     ] = 0.02,
@@ -235,7 +268,7 @@ def bundle(given: BundleCall) -> None:
     )
     show_bundle(
         *bundle_run(
-            given.run,
+            _named(given.run),
             target=given.target,
             options=options,
             loadtest_image=given.loadtest_image,

@@ -14,7 +14,7 @@ from search.choices import TERMS, Term
 from search.cost.cost import replicas
 from search.records.fleet import FleetRecord, OfferRecord
 from search.records.recommendation import RecommendationRecord
-from search.records.run_files import read_recommendation
+from search.records.run_files import named_run, read_recommendation
 
 MAX_REPLICAS = 10_000
 """If more are needed, the rates or the units are wrong."""
@@ -110,7 +110,7 @@ def _given_prices(runs: Sequence[Path], texts: Sequence[str]) -> Iterator[tuple[
     """Yield the run and the price of each `--price-per-hour`. Raises BadInput."""
     for text in texts:
         name, _, number = text.rpartition("=")
-        run = next((path for path in runs if name and path.resolve() == Path(name).resolve()), None)
+        run = next((path for path in runs if name and path.resolve() == named_run(Path(name)).resolve()), None)
         if run is None:
             raise BadInput(
                 f"--price-per-hour {text} names none of the runs.",

@@ -20,10 +20,13 @@ from loadgen.records.comparison import check_same
 from model_repo.server.launchers import check_launcher
 from optimizer.call_options import CallOptions
 from optimizer.config import OptimizeConfig
-from optimizer.errors import WHEN_STOPPED, explained
+from optimizer.errors import explained
 from optimizer.machine.hardware import use_gpus
-from optimizer.reports.terminal import comparison_view
+from optimizer.reports.report import REPORT_FILE, write_report
+from optimizer.reports.terminal import answer_view, comparison_view
+from optimizer.reports.text import resume_command
 from optimizer.run.event_file import check_events, events_to
+from optimizer.run.prepare import check_model
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import (
@@ -40,7 +43,14 @@ from optimizer.run_file import save_config, slo_of
 from search.answer.comparison import RunComparisonRecord, compare_runs, conditions
 from search.certification.certifier import WHEN_STOPPED_S
 from search.records.recommendation import NoRecommendationRecord, RecommendationRecord
-from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE, read_recommendation
+from search.records.run_files import (
+    RECOMMENDATION_FILE,
+    RUN_FILE,
+    TRIALS_FILE,
+    named_run,
+    read_recommendation,
+    shown_directory,
+)
 from search.trials import events
 from search.trials.events import OnEvent
 
@@ -63,17 +73,20 @@ def run(
     from optimizer.run.pipeline import optimize
 
     stderr = SafeConsole(stderr=True, quiet=call.quiet)
-    found, comparison = carry_out(
-        config,
-        notes,
-        call,
-        search or partial(optimize, preparing=stop_on_first_interrupt),
-        display=Progress(stderr, budget_s=config.time_budget_s),
-        heeding=_finishing,
-        log_on=stderr if call.verbose else None,
-        arguments=sys.argv[1:],
-    )
-    problems = _show(found, config.output, as_json=call.json)
+    try:
+        found, comparison = carry_out(
+            config,
+            notes,
+            call,
+            search or partial(optimize, preparing=stop_on_first_interrupt),
+            display=Progress(stderr, budget_s=config.time_budget_s),
+            heeding=_finishing,
+            log_on=stderr if call.verbose else None,
+            arguments=sys.argv[1:],
+        )
+    except KeyboardInterrupt as error:
+        raise (_stopped(config.output) if (config.output / RUN_FILE).is_file() else error) from error
+    problems = _show(found, config, call)
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)
     if comparison is not None:
@@ -111,11 +124,13 @@ def carry_out(
     `heeding` yields what says whether the search should finish. Nothing else is printed, and no signal is handled,
     except by these. Raises UserError if the run recommends nothing.
     """
-    before, resume, baseline = None, call.resume is not None, call.baseline
+    before, resume, baseline = None, call.resume is not None, call.baseline and named_run(call.baseline)
     if baseline is not None:
         before = _read_baseline(baseline, keep_input_data(config) if resume else config)
     if call.events is not None:
         check_events(call.events, config.output)
+    if not resume:
+        check_model(config)
     gpus = use_gpus(config.gpu, config.workers)
     model = config.model if config.repository is None else config.repository / config.model
     make_directory(config.output, resume=resume, model=model)
@@ -131,15 +146,29 @@ def carry_out(
                     if baseline is not None and before is not None:
                         comparison = compare_runs(before, found, paths=(baseline, config.output))
                 except KeyboardInterrupt:
-                    _keep_failure(config.output, Interrupted("Stopped.", WHEN_STOPPED), on_event)
+                    _keep_failure(config.output, _stopped(config.output), on_event)
                     raise
                 except Exception as error:
-                    _keep_failure(config.output, as_user_error(error, "optimize"), on_event)
-                    raise
+                    failure = as_user_error(error, "optimize")
+                    _keep_failure(config.output, failure, on_event)
+                    failure.kept = _kept(config.output, failure)
+                    raise failure from (None if failure is error else error)
             found = _with_final_status(found, comparison, accept_provisional=call.accept_provisional)
             write_recommendation(config.output, found)
             _write_report(config.output, on_event)
     return found, comparison
+
+
+def _stopped(directory: Path) -> Interrupted:
+    return Interrupted("Stopped.", f"Go on with {resume_command(directory)}")
+
+
+def _kept(directory: Path, failure: UserError) -> str:
+    """Return where a failed run is, and the command that goes on with it if it only lacked time."""
+    report, shown = directory / REPORT_FILE, shown_directory(directory)
+    place = f"Report: {shown}/{REPORT_FILE}" if report.is_file() else f"Files: {shown}"
+    longer = resume_command(directory, failure.fix)
+    return f"To go on: {longer}. {place}" if "--time-budget" in longer else place
 
 
 def _keep_failure(directory: Path, failure: UserError, on_event: OnEvent) -> None:
@@ -168,18 +197,14 @@ def _with_final_status(
     return found.model_copy(update={"exit_code": code})
 
 
-def _show(found: RecommendationRecord, directory: Path, *, as_json: bool) -> list[UserError]:
+def _show(found: RecommendationRecord, config: OptimizeConfig, call: CallOptions) -> list[UserError]:
     """Print the recommendation on stdout, as JSON or as text; return the problems of printing it."""
-    from optimizer.reports.terminal import recommendation_view
-
-    view = None if as_json else partial(recommendation_view, found, directory)
+    view = None if call.json else partial(answer_view, found, config.output, config, whole=call.verbose)
     return print_result(lambda: found.model_dump_json(indent=2) + "\n", view)
 
 
 def _write_report(directory: Path, on_event: OnEvent) -> None:
     """Write the run's HTML page. The recommendation is on disk already, so a failure here is only a note."""
-    from optimizer.reports.report import write_report
-
     try:
         write_report(directory)
     except Exception as error:
@@ -211,7 +236,7 @@ def show_plan(config: OptimizeConfig, notes: list[str], call: CallOptions) -> No
     if call.resume is not None:
         config = kept_input_data(config)
     if call.baseline is not None:
-        _read_baseline(call.baseline, config)
+        _read_baseline(named_run(call.baseline), config)
     check_directory(config.output, resume=call.resume is not None)
     if call.events is not None:
         check_events(call.events, config.output)

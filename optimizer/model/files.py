@@ -99,14 +99,19 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def _check_file(path: Path) -> None:
+def status_of(path: Path) -> os.stat_result:
+    """Return the status of a model's file. Raises ModelError if it is not there."""
     try:
-        status = path.stat()
+        return path.stat()
     except FileNotFoundError as error:
         raise ModelError(f"The model {path} does not exist.", "Check the path.") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         why = error.strerror if isinstance(error, OSError) else error
         raise ModelError(f"The model {path} cannot be read: {why}.", "Check the path.") from error
+
+
+def _check_file(path: Path) -> None:
+    status = status_of(path)
     if stat.S_ISDIR(status.st_mode):
         known = why_not_onnx(path)
         raise ModelError(*(known or (f"The model {path} is a directory.", "Name the .onnx file in it.")))

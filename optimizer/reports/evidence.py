@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import Field
+
+from loadgen.errors import BadInput
+from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import stem_of
-from optimizer.run_file import RUN_FILE, saved_config, slo_of
+from optimizer.run_file import saved_config, slo_of
 from search.answer.analysis import similar_rates
 from search.labels import record_text
+from search.record import Rate, Record
 from search.records.confirmations import ConfirmationRecord, read_confirmations
 from search.records.predictions import PredictedRecord, read_predictions
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
-from search.records.run_files import RECOMMENDATION_FILE, read_outcome, read_recommendation, read_trials
+from search.records.run_files import (
+    RECOMMENDATION_FILE,
+    RUN_FILE,
+    from_here,
+    read_outcome,
+    read_recommendation,
+    read_trials,
+    runs_in,
+)
 from search.records.slo import Slo
 from search.records.speeds import SpeedsRecord, read_speeds
 from search.records.trial import ConfigRecord, MeasurementRecord, TrialRecord
@@ -93,4 +108,48 @@ def read_evidence(directory: Path) -> Evidence:
         confirmations=read_confirmations(directory),
         speeds=read_speeds(directory),
         predictions=read_predictions(directory),
+    )
+
+
+class RunRecord(Record):
+    """A run in a folder. `outcome` is its status; `not ended` without one, `unreadable` for damaged files."""
+
+    directory: str = Field(description="Relative to the current directory if it is in there.")
+    began_at: datetime = Field(description="When it was started, or resumed.")
+    model: str
+    outcome: str
+    exit_code: int | None
+    rate_per_s: Rate | None = Field(description="The certified rate; null if it recommends nothing.")
+    limits: tuple[LatencyLimit, ...]
+
+
+class RunsRecord(Record):
+    """`optimize runs --json`: the runs in a folder, that which began last at the end."""
+
+    runs: tuple[RunRecord, ...]
+
+
+def list_runs(folder: Path) -> RunsRecord:
+    """Return the runs in `folder`."""
+    return RunsRecord(runs=tuple(map(_listed, runs_in(folder))))
+
+
+def _listed(directory: Path) -> RunRecord:
+    config, ended, outcome = None, None, "unreadable"
+    with suppress(BadInput):
+        config = saved_config(directory)
+        outcome = "not ended"
+        if (directory / RECOMMENDATION_FILE).is_file():
+            outcome = "unreadable"
+            ended = read_outcome(directory)
+            outcome = ended.status
+    certificate = None if ended is None or ended.winner is None else ended.winner.certificate
+    return RunRecord(
+        directory=str(from_here(directory)),
+        began_at=datetime.fromtimestamp((directory / RUN_FILE).stat().st_mtime, UTC),
+        model=directory.name if config is None else stem_of(config.model),
+        outcome=outcome,
+        exit_code=None if ended is None else ended.exit_code,
+        rate_per_s=None if certificate is None else certificate.rate_per_s,
+        limits=() if config is None else config.limits,
     )

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.smoke import PORTS, traffic_options
 from loadgen.errors import BadInput
 from loadgen.files import write_atomically
 from loadgen.records.formats import format_percent, format_rate
 from loadgen.reports.kit import Report, Section, markdown, page
-from loadgen.spec.limits import LatencyLimit
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.reports import plots, tables, text, trial_tables
 from optimizer.reports.card import answer_card
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evidence
 from optimizer.reports.trials_csv import TRIALS_CSV, trials_csv
 from search.records.recommendation import RecommendationRecord
+from search.records.run_files import shown_directory
 
 REPORT_FILE = "report.html"
 
@@ -194,30 +193,14 @@ def _context(found: RecommendationRecord) -> Iterator[Section]:
 
 def commands(evidence: Evidence) -> list[tuple[str, str]]:
     """Return pairs of a purpose and a command line."""
-    directory = shlex.quote(str(evidence.directory))
+    directory = shown_directory(evidence.directory)
     pairs = [("Run it again", _optimize(evidence))]
     if evidence.found is None:
         return [*pairs, ("Go on with this run", f"optimize --resume {directory}")]
-    certificate = evidence.found.winner.certificate
-    assert certificate is not None
-    name = shlex.quote(evidence.model_name)
-    workload = evidence.found.workload
-    protocol = workload.protocol
-    address = f"{protocol}://127.0.0.1:{PORTS[protocol]}"
-    serve = f"optimize serve {directory} --port {PORTS['http']}"
-    serve += f" --grpc-port {PORTS['grpc']}" if protocol == "grpc" else ""
-    serve += f" --shared-memory {workload.shared_memory}" if workload.shared_memory != "none" else ""
-    rate = format_rate(certificate.rate_per_s).replace(",", "")
-    test = f"loadtest {address} --model {name} --rate {rate} --duration 60s {_limits(evidence.slo.limits)}"
-    trace = str(evidence.directory / (workload.trace or ""))
-    given = None if evidence.config is None else evidence.config.input_data  # a folder, or too large for a copy
-    data = given if workload.input_data is None else evidence.directory / workload.input_data
-    options = traffic_options(workload, trace=trace, input_data=None if data is None else str(data))
-    test = " ".join([test, *map(shlex.quote, options)])
     return [
         *pairs,
-        ("Serve the recommendation", serve),
-        ("Check the certified rate", test),
+        ("Serve the recommendation", text.serve_command(evidence.found, evidence.directory)),
+        ("Check the certified rate", text.loadtest_command(evidence.found, evidence.directory, evidence.config)),
         ("Render its deployment bundle", f"optimize bundle {directory}"),
         ("Compare with a later run", f"optimize compare {directory} LATER_RUN_DIR"),
     ]
@@ -228,16 +211,13 @@ def _optimize(evidence: Evidence) -> str:
         return "optimize " + " ".join(_arguments(evidence.config))
     assert evidence.found is not None
     model, slo = evidence.found.model, evidence.slo
-    return f"optimize --model {shlex.quote(model.file)} {_limits(slo.limits)} --seed {evidence.found.seed}"
-
-
-def _limits(limits: Iterable[LatencyLimit]) -> str:
-    return " ".join(limit.option.replace("=", " ") for limit in limits)
+    limits = text.limit_options(slo.limits)
+    return f"optimize --model {shlex.quote(model.file)} {limits} --seed {evidence.found.seed}"
 
 
 def _arguments(config: OptimizeConfig) -> Iterator[str]:
     """Yield the options that decide the run; those at their defaults are left out."""
-    yield f"--model {shlex.quote(str(config.model))} {_limits(config.limits)}"
+    yield f"--model {shlex.quote(str(config.model))} {text.limit_options(config.limits)}"
     for name, one in KEPT.items():
         kept, value = one.declared, getattr(config, one.field)
         if name == "model" or kept.show is None or value is None or (value == one.usual and not kept.always):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
-from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
+from loadgen.reports.kit import NUMBER, Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, default_of
@@ -32,8 +32,8 @@ def comparison(found: RecommendationRecord) -> Table:
     """The recommendation compared with Triton's default: knobs, certified rate, money and power."""
     columns = {"recommended": found.winner, **compared_with(found)}
     shown = list(columns.values())
-    rows = [("capacity", [_capacity(trial) for trial in shown])]
-    rows.append(("certified rate", [_rate(trial, found.slo.confidence) for trial in shown]))
+    rates = [_rate(trial, found.slo.confidence) for trial in shown]
+    rows = [("capacity", [*map(_capacity, shown)]), ("certified rate", rates)]
     rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
     rows += [
         (f"{at.of} at {at.rate_per_s(0.0):g}/s", [_latency(trial, at) for trial in shown])
@@ -56,6 +56,24 @@ def comparison(found: RecommendationRecord) -> Table:
         for name, texts in [*rows, *_circumstances(found, shown)]
     ]
     return table_of_texts(("", *columns), cells)
+
+
+def summary(found: RecommendationRecord) -> Table:
+    """The recommendation and the baselines in a row each: rate, latencies, money, and what to set."""
+    rows = []
+    for name, trial in {"recommended": found.winner, **compared_with(found)}.items():
+        knobs = (
+            (UNKNOWN,) * 2
+            if is_ensemble(trial.config)
+            else (_batch(trial.config), str(trial.config.instance_count))
+        )
+        rate = UNKNOWN if trial.certificate is None else _rate(trial, found.slo.confidence)
+        latencies = [_latency(trial, limit).partition(" (")[0] for limit in found.slo.limits]
+        texts = rate, *latencies, format_dollars(million_usd(found, trial)), *knobs, found.workload.protocol
+        cells = [Cell(text=one, style=NUMBER) for one in texts]
+        rows.append(("yours" if trial is found.start else name, cells))
+    latencies = [limit.name for limit in found.slo.limits]
+    return table_of_texts(("", "rate", *latencies, "$/million", "batch", "instances", "protocol"), rows)
 
 
 def compared_with(found: RecommendationRecord) -> dict[str, TrialRecord]:

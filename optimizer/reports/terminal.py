@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -12,21 +11,88 @@ from rich.panel import Panel
 from rich.text import Text
 
 from loadgen.printable import printable
-from loadgen.records.formats import format_dollars, format_rate
+from loadgen.records.formats import UNKNOWN, format_dollars, format_rate
 from loadgen.reports.kit import NUMBER, TONES, Cell, Table, literal, markdown_table, table_of_texts, terminal_table
 from loadgen.reports.tables import comparison as comparison_table
 from loadgen.spec.limits import quantile_name
+from optimizer.config import OptimizeConfig
 from optimizer.reports import tables, text, trial_tables
+from optimizer.reports.evidence import RunsRecord
+from optimizer.reports.report import REPORT_FILE
 from optimizer.run.recommendation import DIFF_FILE
 from search.answer.comparison import RunComparisonRecord
 from search.answer.explain import Explanation
-from search.labels import runtime_text, trial_text
+from search.labels import record_text, runtime_text, trial_text
 from search.records.fleet import FleetRecord
 from search.records.recommendation import RecommendationRecord
+from search.records.run_files import shown_directory
+
+MOST_LINES = 3
+"""So many lines of a `config.pbtxt` that changed stand on the last screen; more are in their file."""
 
 
-def recommendation_view(found: RecommendationRecord, directory: Path) -> RenderableType:
-    """Return the whole answer; its files are in `directory`."""
+def answer_view(
+    found: RecommendationRecord, directory: Path, config: OptimizeConfig | None = None, *, whole: bool = False
+) -> RenderableType:
+    """Return the answer on one screen of 80x24: what to set, what it is worth, and what to type next.
+
+    The run of this configuration is in `directory`. With `whole`, all that it found comes before.
+    """
+    certificate = found.winner.certificate
+    assert certificate is not None
+    sure = found.status == "certified"
+    tone = TONES["met"] if sure else TONES["violated" if found.status == "worse" else "inconclusive"]
+    parts: list[RenderableType] = [recommendation_view(found), ""] if whole else []
+    parts.append(
+        Text.assemble(
+            (found.status.replace("_", " ").upper(), f"bold {tone}"),
+            ("  " + text.headline(found), "bold"),
+            f" (exit code {found.exit_code})",
+        )
+    )
+    parts += map(Text, text.lead(found, brief=True))
+    summary = terminal_table(tables.summary(found))
+    summary.padding = (0, 1, 0, 0)
+    parts += ["", summary]
+    on_gpu = bool(found.machine.gpus)
+    parts.append(_named("Set", record_text(found.winner.config, on_gpu=on_gpu)))
+    frontier = None if whole else tables.frontier(found)  # there for --pareto alone
+    if frontier is not None:
+        parts += [terminal_table(frontier), ""]
+    if found.config_diff is not None and not whole:
+        parts += _changed(found.config_diff, directory)
+    caveat = ("" if sure else found.status_reason) or next(text.caveats(found), None)
+    if caveat:
+        parts.append(Text(caveat, style="yellow"))
+    resume = text.resume_command(directory, found.advice)
+    if found.advice and not sure and "--time-budget" not in resume:
+        parts.append(Text(found.advice))
+    serve = text.serve_command(found, directory)
+    commands = [serve, text.loadtest_command(found, directory, config)]
+    if not certificate.confirmed_again:
+        commands = [resume, serve]
+    for name, command in zip(("Next", ""), commands, strict=True):
+        # On one line, however long, so that it can be copied: the terminal breaks it.
+        parts.append(Text.assemble((f"{name:<6} ", "bold"), command, no_wrap=True, overflow="ignore"))
+    shown = shown_directory(directory)
+    parts += [_named("Report", f"{shown}/{REPORT_FILE}"), _named("More", f"optimize explain {shown}")]
+    return Group(*parts)
+
+
+def _named(name: str, line: str) -> Text:
+    return Text.assemble((f"{name:<6} ", "bold"), line, overflow="fold")
+
+
+def _changed(diff: str, directory: Path) -> Iterator[RenderableType]:
+    """Yield how many lines of the user's own `config.pbtxt` changed, and the lines themselves if they are few."""
+    changed = [line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    what = f"{shown_directory(directory)}/{DIFF_FILE}: {len(changed)} lines changed"
+    yield _named("Diff", what if changed else "none: your config.pbtxt is the recommendation")
+    yield from _diff_lines(changed if len(changed) <= MOST_LINES else ())
+
+
+def recommendation_view(found: RecommendationRecord) -> RenderableType:
+    """Return all that a run found of its recommendation, without what to type next."""
     shown = (tables.comparison(found), tables.stages(found), tables.frontier(found), trial_tables.seconds(found))
     parts: list[RenderableType] = [_headline(found)]
     for table in shown:
@@ -42,13 +108,9 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
         "Rows": text.answers_under_load(found),
         "Spent": f"{seconds.total:.0f} s, of them {seconds.load:.0f} s load and {seconds.loading_models:.0f} s "
         "loading models",
-        "Next": found.advice,
-        "Serve": f"optimize serve {shlex.quote(str(directory))}",
-        "Files": f"{directory}/report.html, recommendation.json, trials.jsonl, {found.repository}",
+        "Advice": found.advice,
     }
-    parts += [
-        Text.assemble((f"{name:<6} ", "bold"), line, overflow="fold") for name, line in lines.items() if line
-    ]
+    parts += [_named(name, line) for name, line in lines.items() if line]
     return Group(*parts)
 
 
@@ -58,8 +120,12 @@ def _changes(diff: str) -> Iterator[RenderableType]:
         yield Text("No change: your config.pbtxt is the recommendation.", style="bold")
         return
     yield Text(f"Your config.pbtxt, changed ({DIFF_FILE} in the run's directory, for patch -p1):", style="bold")
+    yield from _diff_lines(diff.splitlines())
+
+
+def _diff_lines(lines: Iterable[str]) -> Iterator[RenderableType]:
     styles = {"+": "green", "-": "red", "@": "dim"}
-    for line in diff.splitlines():
+    for line in lines:
         yield Text(printable(line, most=len(line)), style=styles.get(line[:1], ""), overflow="fold")
 
 
@@ -96,8 +162,11 @@ _ROLES = {
 }
 
 
-def explanation_view(explanation: Explanation) -> RenderableType:
-    """Return the questions on a trial and their answers, with every load run that decided anything."""
+def explanation_view(explanation: Explanation, found: RecommendationRecord | None = None) -> RenderableType:
+    """Return the questions on a trial and their answers, with every load run that decided anything.
+
+    Of the recommendation `found`, all else that is known of it comes before.
+    """
     trial, knobs = explanation.trial, trial_text(explanation.trial)
     spent = f"{trial.load_s:.1f} s of load, {trial.loading_s:.1f} s of loading the model"
     sections: tuple[tuple[str, tuple[str, ...], Table | None], ...] = (
@@ -108,15 +177,29 @@ def explanation_view(explanation: Explanation) -> RenderableType:
         ("Confirmations", (), trial_tables.confirmations(explanation.confirmations)),
         ("Cost", (spent,), None),
     )
-    parts: list[RenderableType] = [
-        Text.assemble((f"Trial {trial.number}", "bold"), f"{_ROLES[explanation.role]}: {knobs}")
-    ]
+    parts: list[RenderableType] = [] if found is None else [recommendation_view(found), ""]
+    parts += [Text.assemble((f"Trial {trial.number}", "bold"), f"{_ROLES[explanation.role]}: {knobs}")]
     for title, lines, table in sections:
         answers: list[RenderableType] = [Text(line) for line in lines]
         answers += [] if table is None else [terminal_table(table)]
         if answers:
             parts += ["", Text(title, style="bold"), Padding(Group(*answers), (0, 0, 0, 2))]
     return Group(*parts)
+
+
+def runs_view(listed: RunsRecord) -> RenderableType:
+    """Return a row per run, the last one at the end."""
+    if not listed.runs:
+        return Text("There is no run here yet: optimize --model FILE.onnx --p99 50ms makes one in runs/.")
+    rows = []
+    for run in listed.runs:
+        rate = UNKNOWN if run.rate_per_s is None else f"{format_rate(run.rate_per_s)}/s"
+        limit = "".join(f"{limit.name} {limit.limit_ms:g} ms" for limit in run.limits[:1])
+        met = Cell(text=f"{rate}\n{limit}", style=NUMBER)
+        outcome = run.outcome.replace("_", " ")
+        rows.append((f"{run.began_at.astimezone():%d %b %H:%M}", (outcome, met, f"{run.model}\n{run.directory}")))
+    # Two lines each, since the default names of directories are too long for all of it on one of 80 columns.
+    return terminal_table(table_of_texts(("began", "outcome", "rate\nlimit", "model\ndirectory"), rows))
 
 
 def comparison_view(comparison: RunComparisonRecord) -> RenderableType:

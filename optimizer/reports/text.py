@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from deploy.smoke import PORTS, SHORTEST_RUN_S, run_length_s, traffic_options
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
+from loadgen.spec.limits import LatencyLimit
+from optimizer.config import OptimizeConfig
 from search.labels import baseline_words, memory_text, rate_text
 from search.records.recommendation import RecommendationRecord
+from search.records.run_files import from_here, shown_directory
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW
@@ -36,8 +43,11 @@ def headline(found: RecommendationRecord) -> str:
     return f"{provisional}{format_rate(certificate.rate_per_s)} requests/s with {limits_text(found.slo)}{traffic}"
 
 
-def lead(found: RecommendationRecord) -> Iterator[str]:
-    """Yield the sentences under the headline: the objective compared with Triton's default, and the replicas."""
+def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
+    """Yield the sentences under the headline: the objective compared with Triton's default, and the replicas.
+
+    If `brief`, without rows of a batch and without another configuration of the user's.
+    """
     mine, other, unit = _objective(found)
     baseline, default = found.baseline, baseline_words(found.winner.config)
     if baseline is None:
@@ -54,9 +64,10 @@ def lead(found: RecommendationRecord) -> Iterator[str]:
             estimated = _by_estimates(found.gain, found.winner, baseline)
             gain = f"; {found.gain:.2f} times its certified rate{estimated}"
         yield f"{mine}{unit}{instead}{gain}."
-    yield from _against_start(found)
+    if not brief or (found.start is not None and found.start.number == found.winner.number):
+        yield from _against_start(found)
     rows = in_rows(found)
-    if rows is not None:
+    if rows is not None and not brief:
         yield f"{rows}."
     cost = found.cost
     if cost.replicas is not None and cost.total_usd_per_hour is not None:
@@ -191,3 +202,62 @@ def share_of_engine(found: RecommendationRecord) -> str | None:
 def limits_text(slo: Slo) -> str:
     """Return such as `p99 within 50 ms`, the other limits, and the memory limit."""
     return slo.text if slo.max_memory_bytes is None else f"{slo.text} in {memory_text(slo.max_memory_bytes)}"
+
+
+def limit_options(limits: Iterable[LatencyLimit]) -> str:
+    """Return such as `--p99 50ms --p50 10ms`, as both commands take them."""
+    return " ".join(limit.option.replace("=", " ") for limit in limits)
+
+
+def rate_option(rate_per_s: float) -> str:
+    """Return such as `--rate 3893`."""
+    return f"--rate {format_rate(rate_per_s).replace(',', '')}"
+
+
+def resume_command(directory: Path, advice: str = "") -> str:
+    """Return the command that goes on with a run, with the time budget that its advice names, if it does."""
+    budget = re.search(r"--time-budget \d\w*", advice)
+    return " ".join(filter(None, (f"optimize --resume {shown_directory(directory)}", budget and budget[0])))
+
+
+def serve_command(found: RecommendationRecord, directory: Path) -> str:
+    """Return the command that serves the recommendation on Triton's usual port, by the kind of server that was
+    measured; where that was another machine's, the one that renders its deployment bundle.
+    """
+    workload, server = found.workload, "embedded" if found.runtime is None else found.runtime.server
+    if server == "remote":
+        return f"optimize bundle {shown_directory(directory)}"
+    parts = [f"optimize serve {shown_directory(directory)} --port {PORTS['http']}"]
+    parts += [f"--grpc-port {PORTS['grpc']}"] if workload.protocol == "grpc" else []
+    parts += [f"--server {server}"] if server != "embedded" else []
+    parts += [f"--shared-memory {workload.shared_memory}"] if workload.shared_memory != "none" else []
+    return " ".join(parts)
+
+
+def loadtest_command(
+    found: RecommendationRecord, directory: Path, config: OptimizeConfig | None, *, url: str | None = None
+) -> str:
+    """Return the load test of the certified rate under all limits, with the run's traffic, at `url`.
+
+    Without one it is at Triton's usual port here. `config` is the run's, if it was kept.
+    """
+    certificate, workload = found.winner.certificate, found.workload
+    assert certificate is not None
+    url = url or f"{workload.protocol}://127.0.0.1:{PORTS[workload.protocol]}"
+    folder = from_here(directory)
+    given = None if config is None else config.input_data  # a folder, or too large for a copy
+    data = given if workload.input_data is None else folder / workload.input_data
+    options = traffic_options(
+        workload, trace=str(folder / (workload.trace or "")), input_data=None if data is None else str(data)
+    )
+    shapes = {} if config is None or data is not None else config.shapes
+    sizes = (f"--shape={name}:{','.join(map(str, shape))}" for name, shape in shapes.items())
+    long_s = run_length_s(certificate.seconds)
+    return " ".join(
+        [
+            f"loadtest {url} --model {shlex.quote(found.model.name)} {rate_option(certificate.rate_per_s)}",
+            limit_options(found.slo.limits),
+            *([f"--duration {long_s}s"] if long_s > SHORTEST_RUN_S else []),
+            *map(shlex.quote, (*sizes, *options)),
+        ]
+    )

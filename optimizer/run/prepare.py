@@ -32,11 +32,12 @@ from optimizer.engines.standalone import EngineRunner
 from optimizer.machine.child_limits import graph_limits
 from optimizer.machine.hardware import Gpu, Hardware, hardware, machine_of
 from optimizer.model.export import export_model
-from optimizer.model.files import size_of
+from optimizer.model.files import size_of, status_of
 from optimizer.model.onnx_model import Model
 from optimizer.model.weights import number_format
 from optimizer.model_source import label_of, needs_export
 from optimizer.precision.names import Precision
+from optimizer.run.own_copies import model_folder
 from optimizer.run.own_model import AskServer, own_engines
 from optimizer.run.spaces import own_space, space_of
 from search.choices import LARGEST_BATCH
@@ -74,6 +75,14 @@ class Prepared:
     def model(self) -> Model | None:
         """Return the model that is served, which may be a rewritten copy of the user's."""
         return None if self.batching is None else self.batching.model
+
+
+def check_model(config: OptimizeConfig) -> None:
+    """Raise BadInput if there is no such model: a new run leaves no directory then."""
+    if config.repository is not None:
+        model_folder(config.repository, str(config.model))
+    elif isinstance(config.model, Path):
+        status_of(config.model)
 
 
 def prepare(

@@ -10,7 +10,10 @@ from loadgen.spec.limits import LatencyLimit
 from search.records.slo import ObjectiveRecord
 from search.records.trial import TrialRecord
 
-GO_ON = "continue with `optimize --resume DIR`"
+RUN_DIR = "RUN_DIR"
+"""Stands for the run's directory in advice, until `find_best` puts the directory there."""
+
+GO_ON = f"continue with optimize --resume {RUN_DIR}"
 LONGER = f"Give a longer --time-budget, or {GO_ON}."
 OTHERS_FIT = (
     "Let --tune name that model, too, give it a longer limit or a lower rate, or serve it by a server of its own."

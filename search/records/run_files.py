@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,48 @@ TRIALS_FILE = "trials.jsonl"
 
 RECOMMENDATION_FILE = "recommendation.json"
 
+RUN_FILE = "run.json"
+
+RUNS = Path("runs")
+"""The folder of runs that got no --output, in the current directory."""
+
+LATEST = "latest"
+"""The name of the last run, wherever the directory of one is given."""
+
+
+def from_here(path: Path) -> Path:
+    """Return the path relative to the current directory if it is in there."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def shown_directory(directory: Path) -> str:
+    """Return a run's directory as a command line takes it."""
+    return shlex.quote(str(from_here(directory)))
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the directories of runs in `folder`, that which was started or resumed last at the end."""
+    started = []
+    for path in folder.glob(f"*/{RUN_FILE}"):
+        with suppress(OSError):  # it has just gone
+            started.append((path.stat().st_mtime_ns, path.parent))
+    return [directory for _, directory in sorted(started)]
+
+
+def named_run(directory: Path) -> Path:
+    """Return the directory of a run as it was given; for the name `latest` without such a folder, the last run's.
+
+    That is looked for in `runs` next to it. Raises BadInput if there is none.
+    """
+    if directory.name != LATEST or directory.exists():
+        return directory
+    runs = runs_in(directory.with_name(RUNS.name))
+    if not runs:
+        raise BadInput(
+            f"There is no latest run: {directory.with_name(RUNS.name)} holds none.", "Give the directory of a run."
+        )
+    return runs[-1]
+
 
 def check_files(directory: Path) -> None:
     """Raise BadInput for a FIFO, a device or a socket in a run's directory: to open one can take for ever."""
@@ -37,7 +80,9 @@ def read_recommendation(directory: Path) -> RecommendationRecord:
     if isinstance(found, NoRecommendationRecord):
         raise BadInput(
             f"The run in {directory} recommends nothing. {found.status_reason}",
-            f"optimize report {directory} shows its trials; go on with optimize --resume {directory}",
+            "optimize report {0} shows its trials; go on with optimize --resume {0}".format(
+                shlex.quote(str(directory))
+            ),
         )
     return found
 
@@ -84,19 +129,15 @@ def _no_recommendation(directory: Path) -> BadInput:
             f"{directory} is not a directory.", "Give the directory of a run, such as runs/MODEL-TIME."
         )
     trials = read_trials(directory)
-    if not trials:
+    if not trials and not (directory / RUN_FILE).is_file():
         return BadInput(
             f"{directory} holds no finished run: there is no {RECOMMENDATION_FILE} in it.",
             "Give the directory that optimize named as its output.",
         )
-    if not any(trial.state == "complete" for trial in trials):
-        return BadInput(
-            f"The run in {directory} was not finished, or nothing keeps its limit ({len(trials)} trials).",
-            f"optimize report {directory} shows its trials; go on with optimize --resume {directory}",
-        )
     return BadInput(
-        f"The run in {directory} was not finished: {len(trials)} trials, and nothing certified.",
-        f"Finish it with optimize --resume {directory}",
+        f"The run in {directory} has not ended: {len(trials)} trial{'' if len(trials) == 1 else 's'}, "
+        "no recommendation.",
+        f"Finish it with optimize --resume {shlex.quote(str(directory))}",
     )
 
 

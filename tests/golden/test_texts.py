@@ -31,7 +31,7 @@ from optimizer.command.fleet import plan_fleet
 from optimizer.profiling.text import time_summary
 from optimizer.reports.evidence import read_evidence
 from optimizer.reports.report import report_of
-from optimizer.reports.terminal import fleet_view, recommendation_view
+from optimizer.reports.terminal import answer_view, fleet_view, recommendation_view
 from optimizer.reports.trial_tables import reason_of
 from search.answer.analysis import frontier_of
 from search.certification.certify import Caveat
@@ -43,7 +43,7 @@ from search.records.recommendation import (
     StageRecord,
     StepRecord,
 )
-from search.records.slo import ObjectiveRecord, Slo
+from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import LoadRunRecord
 from search.trials.budget import least_certificate_s
 from search.trials.objective import Objective
@@ -157,7 +157,7 @@ def reasons() -> dict[str, str]:
 
 
 def ends_of_runs() -> dict[str, Any]:
-    """Return what the terminal shows at the end of a run; of all but the first, the lines that differ from it."""
+    """Return what `-v` and `explain` show; of all runs but the first, the lines that differ from it."""
     spent = SecondsRecord(
         total=100.0,
         load=60.0,
@@ -213,13 +213,37 @@ def ends_of_runs() -> dict[str, Any]:
 
 
 def end_of(found: RecommendationRecord) -> list[str]:
-    return on_terminal(recommendation_view(found, Path("runs/m")))
+    return on_terminal(recommendation_view(found))
 
 
-def on_terminal(view: Any) -> list[str]:
-    console = SafeConsole(width=100, force_terminal=False, file=None)
+def last_screens() -> dict[str, list[str]]:
+    """Return the last screen of some runs, whole."""
+    once = "1,000 requests/s met p99 within 50 ms once: there was no time to confirm it again."
+    trace = WorkloadRecord(arrivals="trace t.csv", trace="trace.csv", protocol="grpc", shared_memory="system")
+    cases: dict[str, dict[str, Any]] = {
+        "certified": {},
+        "provisional": {
+            "status": "provisional",
+            "exit_code": 96,
+            "winner": trial(certificate=certificate(runs=1)),
+            "status_reason": once,
+            "advice": "Give --time-budget 50s: two confirmations usually take 20 s.",
+        },
+        "worse": {"status": "worse", "exit_code": 97, "status_reason": "Worse than runs/before: capacity."},
+        "your own, few lines changed": {"config_diff": "--- a/m\n+++ b/m\n@@ -1 +1 @@\n-count: 1\n+count: 2\n"},
+        "your own, unchanged": {"config_diff": ""},
+        "a trace over gRPC": {"workload": trace},
+    }
+    return {
+        name: on_terminal(answer_view(recommendation(**changes), Path("runs/m")), width=80)
+        for name, changes in cases.items()
+    }
+
+
+def on_terminal(view: Any, width: int = 100) -> list[str]:
+    console = SafeConsole(width=width, force_terminal=False, file=None)
     with console.capture() as capture:
-        console.print(view)
+        console.print(view, crop=False)
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -241,6 +265,7 @@ def test_texts(tmp_path: Path) -> None:
         "tops of reports": reports(tmp_path),
         "use of time": uses_of_time(),
         "reasons of trials": reasons(),
+        "last screens": last_screens(),
         "ends of runs": ends_of_runs(),
         "a fleet": fleet_of(known),
         "sections of a report": [part.title for part in report_of(read_evidence(known)).sections],

@@ -15,10 +15,15 @@ from recommendations import recommendation, trial
 from waiting import wait_until
 
 from loadgen.spec.limits import LatencyLimit
-from optimizer.run_file import RUN_FILE
 from search.records.confirmations import CONFIRMATIONS_FILE, read_confirmations
 from search.records.recommendation import RecommendationRecord
-from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE, read_outcome, recommendation_if_any
+from search.records.run_files import (
+    RECOMMENDATION_FILE,
+    RUN_FILE,
+    TRIALS_FILE,
+    read_outcome,
+    recommendation_if_any,
+)
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.service_times_file import PROFILE_FILE

@@ -24,7 +24,7 @@ from loadgen.reports.junit_xml import junit_xml
 from loadgen.reports.views import answer_view, html_page
 from loadgen.reports.write import record_json
 from optimizer import cli as optimize_cli
-from optimizer.reports.terminal import recommendation_view
+from optimizer.reports import terminal
 from optimizer.run.progress import Progress
 from optimizer.run.run_directory import logging_to
 from search.records.engine_profile import TimeUseRecord
@@ -162,7 +162,7 @@ def test_the_page_and_the_terminals_answer_of_such_a_run(tmp_path: Path) -> None
     evidence = read_evidence(run)
     assert "MET" in page.text
     assert_harmless(page.text)
-    shown = on_terminal(recommendation_view(evidence.found, run))
+    shown = on_terminal(terminal.answer_view(evidence.found, run, evidence.config, whole=True))
     assert "MET" in shown
     assert_harmless(shown)
 

@@ -120,7 +120,7 @@ def test_a_script_for_the_shell_is_printed(capsys: pytest.CaptureFixture[str]) -
     assert "fish" in refused(capsys, run_command, "--print-completion", "fish")[0]
 
 
-@pytest.mark.parametrize("words", [["explain", "runs/m"], ["explain", "--all"]])
+@pytest.mark.parametrize("words", [["explain"], ["explain", "--all"]])
 def test_a_wrong_call_of_a_subcommand_names_its_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert "optimize explain --help" in refused(capsys, run_command, *words)[1]
 

@@ -151,8 +151,8 @@ def test_run_directories_that_hold_no_recommendation(tmp_path: Path, capsys: pyt
     for name, said in (
         ("absent", "is not a directory"),
         ("empty", "holds no finished run"),
-        ("nothing", "nothing keeps its limit (1 trials)"),
-        ("killed", "was not finished: 1 trials"),
+        ("nothing", "has not ended: 1 trial,"),
+        ("killed", "has not ended: 1 trial,"),
         ("cut", "is not a recommendation"),
     ):
         assert run_command(["fleet", str(tmp_path / name), "--rate", "5"]) == 2

@@ -1,5 +1,6 @@
 """Tests of the output at the end of a run: the recommendation first, and only measured values."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,21 +10,22 @@ from rich.text import Text
 from loadgen.console import SafeConsole
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
+from loadgen.spec.limits import LatencyLimit
 from optimizer.reports.report import markdown_report
 from optimizer.reports.tables import comparison
-from optimizer.reports.terminal import recommendation_view
+from optimizer.reports.terminal import answer_view, recommendation_view
 from optimizer.reports.text import lead
 from optimizer.run.progress import certified_line, trial_line
 from search.records.answers import AnswersRecord
 from search.records.recommendation import RecommendationRecord
-from search.records.slo import ObjectiveRecord, WorkloadRecord
+from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.trials import events
 
 
 def shown(found: RecommendationRecord, width: int = 80) -> str:
     console = SafeConsole(width=width, force_terminal=False, record=True, file=None, quiet=False)
     with console.capture() as capture:
-        console.print(recommendation_view(found, Path("runs/m")))
+        console.print(recommendation_view(found))
     return capture.get()
 
 
@@ -49,6 +51,45 @@ def test_rate_and_cost_are_per_row_and_per_request_if_these_differ(
 
 def test_nothing_is_wider_than_the_terminal() -> None:
     assert max(len(line) for line in shown(recommendation()).splitlines()) <= 80
+
+
+ROOT = Path(__file__).parents[4]
+RECORDED = [
+    *(ROOT / "tests" / "data" / "recorded_runs").glob("*/recommendation.json"),
+    *(ROOT / "docs" / "benchmarks").glob("*/recommendation.json"),
+]
+DIRECTORY = Path("runs/ranking_mlp-20261128-193153")
+MANY = [LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.999, limit_ms=90.0)]
+FULL = recommendation(
+    slo=Slo(limits=tuple(MANY)),
+    start=trial(1, certificate=certificate(250.0)),
+    config_diff="".join(f"-{number}\n+{number}\n" for number in range(50)),
+    workload=WorkloadRecord(rows_per_request=4, protocol="grpc"),
+    status="provisional",
+    exit_code=96,
+    winner=trial(certificate=certificate(runs=1)),
+    status_reason="1,000 requests/s met p99 within 50 ms once: there was no time to confirm it again.",
+    advice="Give --time-budget 90s: two confirmations at about 1,000 requests/s take 20 s; before, 30 s.",
+)
+
+
+@pytest.mark.parametrize("path", [*RECORDED, None], ids=lambda path: path.parent.name if path else "everything")
+def test_the_answer_is_on_one_screen_with_commands_that_can_be_copied(path: Path | None) -> None:
+    found = FULL if path is None else RecommendationRecord.model_validate_json(path.read_bytes())
+    console = SafeConsole(width=80, force_terminal=False, file=None)
+    with console.capture() as capture:
+        console.print(answer_view(found, DIRECTORY), crop=False)
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    # A command is one line, which the terminal breaks: so it is whole if it is copied.
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in lines) <= 20
+    wide = [line.split() for line in lines if len(line) > 80]
+    assert all("optimize" in words or "loadtest" in words for words in wide)
+    for limit in found.slo.limits if found.status == "certified" else ():
+        assert sum(limit.option.replace("=", " ") in line for line in lines) == 1
+    certified_twice = found.winner.certificate.confirmed_again
+    assert any(f"optimize --resume {DIRECTORY}" in line for line in lines) != certified_twice
+    assert f"exit code {found.exit_code}" in " ".join(lines)
+    assert any(line.endswith(f" {DIRECTORY}/report.html") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_run_that_found_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     trial = recommendations.trial(state="infeasible", certificate=None)
     (tmp_path / "trials.jsonl").write_text(trial.model_dump_json() + "\n")
     what, fix = refused(capsys, tmp_path)
-    assert "nothing keeps its limit" in what
+    assert "has not ended" in what
     assert "--resume" in fix
 
 

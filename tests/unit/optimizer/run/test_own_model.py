@@ -109,7 +109,7 @@ def test_the_answer_is_the_users_own_text_with_a_few_fields_changed(tmp_path: Pa
     assert "Triton default" not in report
     assert "your own" in explain_trial(tmp_path / "run", found.baseline.number).why[0]
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(recommendation_view(found, tmp_path / "run"))
+    console.print(recommendation_view(found))
     shown = console.export_text()
     assert all(line.rstrip() in shown for line in found.config_diff.splitlines())
     assert not list((tmp_path / "run").rglob("*.pyc"))
