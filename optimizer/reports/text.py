@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.measurement.cpu_contention import mark_of
-from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
+from loadgen.records.formats import format_dollars, format_ms, format_percent, format_rate, format_seconds
 from search.labels import baseline_words, memory_text
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo
@@ -120,16 +120,38 @@ def in_rows(found: RecommendationRecord) -> str | None:
     return text if fixed == 1 else f"{text}, if the leading {fixed} of the model's file are rows"
 
 
+def slow_phases_text(found: RecommendationRecord) -> str | None:
+    """Return how slow the machine was and what that costs, or that this is ignored; None if it costs little."""
+    certificate = found.winner.certificate
+    seen = None if certificate is None else certificate.slow_phases
+    if certificate is None or seen is None:
+        return None
+    was = (
+        f"the machine was slow for {format_percent(seen.share)} of {format_seconds(round(seen.seen_s))} of load "
+        f"(executions took {seen.slowdown:.2g} times as long)"
+    )
+    if seen.ignored:
+        return f"Holds only at the machine's usual speed: {was}, which --ignore-slow-phases leaves out."
+    usd = found.cost.cost_per_million_inferences_usd
+    usual_usd = usd * certificate.rate_per_s / seen.usual_per_s
+    return (
+        f"{was[0].upper()}{was[1:]}. At its usual speed this configuration carries about "
+        f"{format_rate(seen.usual_per_s)}/s, at {format_dollars(usual_usd)} instead of {format_dollars(usd)} per "
+        "million; --ignore-slow-phases certifies a rate for it."
+    )
+
+
 def caveats(found: RecommendationRecord) -> Iterator[str]:
     """Yield what the certificate does not cover, and the CPU contention with its effect."""
     certificate = found.winner.certificate
+    slow = slow_phases_text(found)
+    if slow is not None:
+        yield slow
     if certificate is not None and certificate.caveat is not None:
         yield f"Caveat: {certificate.caveat}."
     if certificate is not None and certificate.unseen_every_s is not None:
         seconds = format_seconds(max(1, round(certificate.unseen_every_s)))
         yield f"Slow phases of the machine that come less than once in {seconds} are not covered."
-    if certificate is not None and certificate.earlier_s:
-        yield f"Slow phases in {format_seconds(certificate.earlier_s)} of load of earlier runs are covered, too."
     if found.queue_policy is not None:
         yield found.queue_policy.text
     default = None if found.baseline is None else found.baseline.certificate
