@@ -138,7 +138,7 @@ def capacity(
     with (
         scratch_folder("tightness") as scratch,
         serve_repository(run / found.repository, options_of(scratch, found)) as standing,
-        LoadGenerator(max(1, (os.cpu_count() or 1) // 4)) as generator,
+        LoadGenerator(max(1, (os.cpu_count() or 1) // 2)) as generator,
     ):
         target = Target(url=standing.endpoint.url(found.workload.protocol), model_name=found.model.name)
         payload, arrivals = payload_of(run, found.workload), arrivals_of(run, found.workload)
