@@ -2,12 +2,10 @@
 
     python benchmarks/unsteady_machines.py [--searches 40] [--budget-s 120] [--out FILE]
                                            [--phases 12:2.5:0.64,30:2:0.5,recorded,busy,none,drawn]
-                                           [--in-a-row 1]
 
 A machine is EVERY:LASTS:SLOW (a slow phase begins once per EVERY s and lasts LASTS s, at SLOW of the speed),
 `recorded` and `busy` (speeds of real two-core machines), `none` (steady), or `drawn` (phases of its own for each).
-With `--in-a-row 5`, each five searches are one after the other on a machine, which is not `drawn`: they know what
-the earlier ones saw of it, `seen` of them. Each search is a line of FILE. Searches that it has are not run again,
+Each search is a line of FILE. Searches that it has are not run again,
 so `--searches 0` prints the table alone.
 """
 
@@ -17,7 +15,6 @@ import argparse
 import itertools
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
@@ -29,9 +26,6 @@ from lib.raw_lines import Line, add_line, lines_of
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 PHASES = "12:2.5:0.64,30:2:0.5,recorded,busy,none,drawn"
-APART = 4
-"""The number of a search decides when it begins: four numbers later, the one before has ended."""
-
 COLUMNS = (
     "slow phases",
     "searches",
@@ -50,62 +44,48 @@ def main() -> None:
     parser.add_argument("--searches", type=int, default=40, help="on each machine")
     parser.add_argument("--budget-s", type=float, default=120.0)
     parser.add_argument("--phases", default=PHASES)
-    parser.add_argument("--in-a-row", type=int, default=1, help="searches that know of each other")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--out", type=Path, help="append the raw results to this file")
     arguments = parser.parse_args()
     lines = [] if arguments.out is None else lines_of(arguments.out)
     known = {(line["machine"], line["number"], line["budget_s"]) for line in lines}
-    names, row = arguments.phases.split(","), arguments.in_a_row
-    apart = APART if row > 1 else 1
-    firsts = range(0, apart * arguments.searches, apart * row)
-    asked = itertools.product(names, firsts, [arguments.budget_s])
+    asked = itertools.product(arguments.phases.split(","), range(arguments.searches), [arguments.budget_s])
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        running = [pool.submit(measured_in_a_row, *search, row) for search in asked if search not in known]
+        running = [pool.submit(measured, *search) for search in asked if search not in known]
         for finished, future in enumerate(as_completed(running), start=1):
-            for line in future.result():
-                lines.append(line)
-                if arguments.out is not None:
-                    add_line(arguments.out, line)
+            line = future.result()
+            lines.append(line)
+            if arguments.out is not None:
+                add_line(arguments.out, line)
             if finished % 20 == 0 or finished == len(running):
                 print(f"{finished} of {len(running)} searches", file=sys.stderr)
     print_table(lines)
 
 
-def measured_in_a_row(machine: str, first: int, budget_s: float, row: int) -> list[Line]:
-    """Return the lines of so many searches on a machine, each of which knows what the earlier ones saw."""
-    with tempfile.TemporaryDirectory() as earlier:
-        return [
-            {**measured(machine, first + APART * seen, budget_s, Path(earlier)), "seen": seen}
-            for seen in range(row)
-        ]
-
-
-def measured(machine: str, number: int, budget_s: float, earlier: Path) -> Line:
+def measured(machine: str, number: int, budget_s: float) -> Line:
     """Return the line of a search; one that raised has the field `failed` in place of an answer."""
     import optuna
     from unsteady_searches import unsteady_search
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        line = asdict(unsteady_search(machine, number, budget_s=budget_s, earlier=earlier))
+        line = asdict(unsteady_search(machine, number, budget_s=budget_s))
     except Exception as error:
         line = {"machine": machine, "number": number, "failed": f"{type(error).__name__}: {error}"}
     return {"budget_s": budget_s, **line}
 
 
 def print_table(lines: Iterable[Line]) -> None:
-    """Print a row per budget, machine and searches that it saw, and below it each failed search."""
+    """Print a row per budget and machine, and below it each failed search."""
 
-    def group_of(line: Line) -> tuple[float, tuple[int, str], int]:
-        return line["budget_s"], place(line["machine"]), line.get("seen", 0)
+    def group_of(line: Line) -> tuple[float, tuple[int, str]]:
+        return line["budget_s"], place(line["machine"])
 
     ordered = sorted(lines, key=lambda line: (*group_of(line), line["number"]))
     print("| " + " | ".join(COLUMNS) + " |")
     print("|---" * len(COLUMNS) + "|")
-    for (budget_s, (_, name), seen), group in itertools.groupby(ordered, group_of):
+    for (budget_s, (_, name)), group in itertools.groupby(ordered, group_of):
         label = name if budget_s == 120 else f"{name}, budget {budget_s:g} s"
-        label += f", after {seen} searches" if seen else ""
         print("| " + " | ".join([label, *cells(name, list(group))]) + " |")
     for line in ordered:
         if "failed" in line:

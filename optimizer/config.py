@@ -317,6 +317,12 @@ class OptimizeConfig:
         default=False,
         may_change=True,
     )
+    ignore_slow_phases: bool = RUN(
+        "Certify what the machine carries at its usual speed, though it was slowed down at times: for tuning on a "
+        "shared machine and serving on a quiet one.",
+        default=False,
+        may_change=True,
+    )
     storage: str | None = RUN(
         "Optuna storage URL, such as `postgresql://HOST/DATABASE`. Default: an SQLite file in the run's "
         "directory.",

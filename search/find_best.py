@@ -66,7 +66,7 @@ class SearchRequest:
     `price` is that of one replica. With a `rate_to_serve_per_s` the result counts replicas. `hardware` describes
     the machine that measures. `storage` is an Optuna storage URL, None for a file in `directory`; `study` is the
     name in it, None for one after the directory. With `despite_noise`, a search that measures nothing in its first
-    minute goes on. The folder `machine` knows how slow the machine became in earlier runs.
+    minute goes on; with `ignore_slow_phases`, the certified rate need not hold in them.
     """
 
     space: SearchSpace
@@ -82,7 +82,7 @@ class SearchRequest:
     storage: str | None = None
     study: str | None = None
     despite_noise: bool = False
-    machine: Path | None = None
+    ignore_slow_phases: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ def find_best(
             on_event=on_event,
             stop=stop,
             despite_noise=request.despite_noise,
-            machine=request.machine,
+            ignore_slow_phases=request.ignore_slow_phases,
         )
         search = None
         with worker_pool(store, workers) as pool, suppress(SearchImpossible):

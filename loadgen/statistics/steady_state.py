@@ -17,6 +17,10 @@ _PARTS = 8
 _RISING_KENDALL = 0.85  # 1: no exception; chance alone reaches 0.85 once in 1,150 runs
 _SAMPLE = 50_000
 
+RELEVANT = 0.25
+"""Latencies below a quarter of the limit count as equal: their drifts say nothing about late requests, and a cut
+by chance left runs without a single late request undecided. Bursts are measured from that level on, too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
@@ -29,23 +33,25 @@ class Steady:
 
     earliest_ns: int
     start_ns: int
-    stationary: bool  # False: MSER-5 cut as much as it may, or latencies rise all the time
+    stationary: bool  # False: MSER-5 cut as much as it may
+    rising: bool  # latencies rise all the time
     backed_up: bool  # all through the last second, over 3 x rate x limit requests were waiting
     growing: bool  # backed up, and the queue grows: overloaded
 
 
 def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
-    """Drop max(1 s, 3 x limit), then at most half of the rest by MSER-5 (White 1997).
+    """Drop max(1 s, 3 x limit), then at most half of the rest by MSER-5 (White 1997), on latencies that matter.
 
     The log may belong to a run that is still going on, or be empty.
     """
     earliest_ns = left_out_ns(limit_ms)
     first = int(np.searchsorted(log.scheduled_ns, earliest_ns))
-    cut, stationary = 0, True
+    cut, stationary, rises = 0, True, False
     if first < len(log.scheduled_ns):
         judged = log.rows(first, len(log))
-        cut, stationary = mser(_batch_means(judged.scheduled_ns, judged.latency_ns, earliest_ns))
-        stationary &= not rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
+        relevant_ns = np.maximum(judged.latency_ns, round(RELEVANT * 1e6 * limit_ms))
+        cut, stationary = mser(_batch_means(judged.scheduled_ns, relevant_ns, earliest_ns))
+        rises = rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
     end_ns = float(log.scheduled_ns[-1]) if len(log.scheduled_ns) else 0.0
     rate_per_s = len(log.scheduled_ns) / (end_ns / 1e9) if end_ns else 0.0
     backed_up, growing = backlog(log, limit_ms, rate_per_s)
@@ -53,6 +59,7 @@ def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
         earliest_ns=earliest_ns,
         start_ns=earliest_ns + cut * BINS_PER_BATCH * _BIN_NS,
         stationary=stationary,
+        rising=rises,
         backed_up=backed_up,
         growing=growing,
     )

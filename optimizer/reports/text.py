@@ -10,7 +10,7 @@ from pathlib import Path
 from deploy.smoke import PORTS, SHORTEST_RUN_S, run_length_s, traffic_options
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import mark_of
-from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
+from loadgen.records.formats import format_dollars, format_ms, format_percent, format_rate, format_seconds
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from search.labels import baseline_words, memory_text, rate_text
@@ -40,7 +40,10 @@ def headline(found: RecommendationRecord) -> str:
     assert certificate is not None
     traffic = f", for {found.workload.text}" if found.workload.text else ""
     provisional = "Provisional: " if found.provisional else ""
-    return f"{provisional}{format_rate(certificate.rate_per_s)} requests/s with {limits_text(found.slo)}{traffic}"
+    ignored = certificate.slow_phases is not None and certificate.slow_phases.ignored
+    speed = ", at the machine's usual speed" if ignored else ""
+    rate = format_rate(certificate.rate_per_s)
+    return f"{provisional}{rate} requests/s with {limits_text(found.slo)}{traffic}{speed}"
 
 
 def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
@@ -133,6 +136,27 @@ def in_rows(found: RecommendationRecord) -> str | None:
     return text if fixed == 1 else f"{text}, if the leading {fixed} of the model's file are rows"
 
 
+def slow_phases_text(found: RecommendationRecord) -> str | None:
+    """Return how slow the machine was and what that costs, or that this is ignored; None if it costs little."""
+    certificate = found.winner.certificate
+    seen = None if certificate is None else certificate.slow_phases
+    if certificate is None or seen is None:
+        return None
+    was = (
+        f"the machine was slow for {format_percent(seen.share)} of {format_seconds(round(seen.seen_s))} of load "
+        f"(executions took {seen.slowdown:.2g} times as long)"
+    )
+    if seen.ignored:
+        return f"Holds only at the machine's usual speed: {was}, which --ignore-slow-phases leaves out."
+    usd = found.cost.cost_per_million_inferences_usd
+    usual_usd = usd * certificate.rate_per_s / seen.usual_per_s
+    return (
+        f"{was[0].upper()}{was[1:]}. At its usual speed this configuration carries about "
+        f"{format_rate(seen.usual_per_s)}/s, at {format_dollars(usual_usd)} instead of {format_dollars(usd)} per "
+        "million; --ignore-slow-phases certifies a rate for it."
+    )
+
+
 def caveats(found: RecommendationRecord) -> Iterator[str]:
     """Yield what the certificate does not cover, and the CPU contention with its effect."""
     certificate = found.winner.certificate
@@ -141,6 +165,9 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
         yield f"Provisional (exit code {CODES['provisional']}): the limit was met {times}, not certified."
     if found.status not in ("certified", "provisional") and found.status_reason:
         yield found.status_reason
+    slow = slow_phases_text(found)
+    if slow is not None:
+        yield slow
     if certificate is not None and certificate.caveat is not None:
         yield f"Caveat: {certificate.caveat}."
     if certificate is not None and certificate.unseen_every_s is not None:
@@ -148,8 +175,6 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
         yield (
             f"The machine was watched too briefly: slow phases rarer than one in {seconds} may break this rate."
         )
-    if certificate is not None and certificate.earlier_s:
-        yield f"Slow phases in {format_seconds(certificate.earlier_s)} of load of earlier runs are covered, too."
     default = None if found.baseline is None else found.baseline.certificate
     seen = [None if one is None else one.contention for one in (certificate, default)]
     short = baseline_words(found.winner.config, "Triton's default")

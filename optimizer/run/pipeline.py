@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from threading import Thread
 
 from deploy.plan import BundleOptions
 from loadgen.errors import UserError
-from loadgen.memory import text_of
 from model_repo.repository.write import write_final_repository
-from optimizer.cached import default_cache_dir, result_cache
 from optimizer.child import ChildFailed, call_in_child
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
-from optimizer.machine.hardware import Hardware, hardware_label
+from optimizer.machine.hardware import hardware_label
 from optimizer.machine.stalls import SchedulingStalls, check_quiet, measure_stalls
 from optimizer.model_source import label_of
 from optimizer.profiling.breakdown import time_use_of
@@ -100,8 +95,6 @@ def optimize(
     budget.begin_search()
     workload = checked_workload(config, prepared.engines[0])
     request = _search_request(config, prepared, workload)
-    if bench_for is None:
-        request = replace(request, machine=machine_folder(config, prepared.machine))
     versions: list[str | None] = []
 
     def on_problem(text: str) -> None:
@@ -178,20 +171,8 @@ def _search_request(config: OptimizeConfig, prepared: Prepared, workload: Worklo
         storage=config.storage,
         study=config.study,
         despite_noise=config.despite_noise,
+        ignore_slow_phases=config.ignore_slow_phases,
     )
-
-
-def machine_folder(config: OptimizeConfig, machine: Hardware) -> Path | None:
-    """Return the folder for how slow this machine becomes, as runs since it was started saw it.
-
-    None if the cache is switched off, the server is elsewhere, or other models are served: they slow it down.
-    """
-    folder = result_cache(config.cache_dir or default_cache_dir()).folder
-    if folder is None or config.server == "remote" or config.with_models:
-        return None
-    processors, gpus = sorted(os.sched_getaffinity(0)), [gpu.uuid for gpu in machine.gpus]
-    of_machine = f"{text_of(Path('/proc/sys/kernel/random/boot_id'))} {processors} {machine.logical_cores} {gpus}"
-    return folder / "machine" / hashlib.sha256(of_machine.encode()).hexdigest()[:32]
 
 
 def _write_bundle(config: OptimizeConfig, on_event: OnEvent) -> None:

@@ -18,7 +18,7 @@ from search.certification.plans import MIN_RUN_S, Plan
 from search.labels import memory_text
 from search.records.answers import AnswersRecord
 from search.records.confirmations import keep_attempt
-from search.records.trial import CertificateRecord
+from search.records.trial import CertificateRecord, SlowPhasesRecord
 from search.study.belief import Belief
 from search.study.store import TrialStore
 from search.trials import events
@@ -43,6 +43,9 @@ WATCH_S, WATCHED_S = 5.0, 90.0
 
 LOOKS_HOPELESS = 4
 """A run ends after four looks in a row at which it would not be met in its time, even if a burst was bad luck."""
+
+SMALL = 0.9
+"""Slow phases are reported if they cost more than a tenth of the capacity."""
 
 NOT_COVERED = "it would not have met the SLO while the machine was slowest"
 
@@ -238,11 +241,24 @@ class Certifier:
 
     def _with_machine(self, certificate: CertificateRecord) -> CertificateRecord:
         """Return the certificate with how rare slow phases have to be to be unlikely to be seen, if few were."""
-        speed = self.belief.speed
-        seen_s = speed.earlier_s + sum(run.seconds for run in self.bench.runs)
-        known = speed.slow_phases() >= ENOUGH_PHASES
+        seen_s = sum(run.seconds for run in self.bench.runs)
+        known = self.belief.ignore_slow_phases or self.belief.speed.slow_phases() >= ENOUGH_PHASES
         every_s = None if known else seen_s / -math.log1p(-self.context.slo.confidence)
-        return certificate.changed(unseen_every_s=every_s, earlier_s=round(speed.earlier_s, 1))
+        return certificate.changed(unseen_every_s=every_s)
+
+    def _slow_phases(self, trial: Trial) -> SlowPhasesRecord | None:
+        """Return what slow phases of the machine cost a trial; None if that is little, or they are not known."""
+        belief, speed = self.belief, self.belief.speed
+        usual_per_s, (share, slowdown) = belief.usual_per_s(trial), speed.slow_share()
+        if not share or not (belief.ignore_slow_phases or belief.highest_covered(trial) < SMALL * usual_per_s):
+            return None
+        return SlowPhasesRecord(
+            share=share,
+            slowdown=math.exp(slowdown),
+            seen_s=speed.seen_s,
+            usual_per_s=usual_per_s,
+            ignored=belief.ignore_slow_phases,
+        )
 
     def covered_per_s(self, trial: Trial) -> float:
         """Return the certified rate, or as much of it as the trial keeps under the speeds of the whole run.
@@ -264,14 +280,17 @@ class Certifier:
         caveats = (certificate.caveat, None if self.belief.covers(trial, rate_per_s) else NOT_COVERED)
         return trial.changed(
             certificate=self._with_machine(certificate).changed(
-                rate_per_s=rate_per_s, caveat="; ".join(filter(None, caveats)) or None
+                rate_per_s=rate_per_s,
+                caveat="; ".join(filter(None, caveats)) or None,
+                slow_phases=self._slow_phases(trial),
             )
         )
 
     def watch(self, trial: Trial) -> bool:
         """Look at the machine under a certified trial for a moment; False if it was seen long enough."""
         needed_s = WATCH_S + (self.bench.config != trial.served) * trial.loading_s
-        if self.belief.speed.seen_s >= WATCHED_S or self.left_s() <= needed_s or self.context.stop():
+        known = self.belief.ignore_slow_phases or self.belief.speed.seen_s >= WATCHED_S
+        if known or self.left_s() <= needed_s or self.context.stop():
             return False
         try:
             if self.bench.config != trial.served:

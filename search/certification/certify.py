@@ -69,16 +69,14 @@ def certify_best(runner: TrialRunner, search: GuidedSearch | None = None) -> Cer
         confidence=runner.slo.confidence,
     )
     candidates = [trial for trial in store.best_first() if trial.rate_at_limit_per_s]
-    if candidates:
-        belief.speed.forget(max(trial.rate_at_limit_per_s or 0.0 for trial in candidates))
     defaults = [trial for trial in store.trials if trial.served == store.space.baseline(trial.served.engine)]
     start = next((trial for trial in store.trials if trial.served == store.space.start), None)
     found = Certification(certifier=certifier, context=runner, search=search).result(
         candidates, defaults[-1] if defaults else None, start
     )
     try:
-        certifier.belief.speed.keep(store.path.parent, runner.machine)
-    except OSError as error:  # it is for the report and later runs alone
+        certifier.belief.speed.keep(store.path.parent)
+    except OSError as error:  # it is for the report alone
         log.warning("the machine's speed was not kept: %s", error)
     return found
 

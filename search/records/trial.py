@@ -10,7 +10,7 @@ from pydantic import Field
 from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
-from search.record import Rate, Record
+from search.record import Rate, Record, passing_over
 from search.records.answers import AnswersRecord
 
 Cause = Literal["baseline", "start", "predicted", "adjacent", "landmark", "sampler", "fastest", "profile"]
@@ -186,6 +186,16 @@ class CertifiedLatencyRecord(Record):
     violations: Count = Field(description="Requests that failed or took longer than the limit.")
 
 
+class SlowPhasesRecord(Record):
+    """How slow the machine was while load was sent, and what a configuration carries at its usual speed."""
+
+    share: float = Field(ge=0, le=1, description="Share of the time in which executions were slower than usual.")
+    slowdown: float = Field(ge=1, description="Factor on execution times in it, geometric mean.")
+    seen_s: float = Field(ge=0, description="Seconds of load in which the speed is known.")
+    usual_per_s: Rate = Field(description="Estimated capacity at the machine's usual speed; it is not certified.")
+    ignored: bool = Field(default=False, description="True if the certified rate need not hold in slow phases.")
+
+
 class CertificateRecord(Record):
     """A rate that met every limit in sequential tests, and that the machine's speeds of the whole run allow.
 
@@ -212,13 +222,18 @@ class CertificateRecord(Record):
         description="Slow phases of the machine that come less often than once in so many seconds were not seen, "
         "and the rate need not hold in them. null: enough were seen.",
     )
-    earlier_s: float = Field(default=0.0, ge=0, description="Seconds of earlier runs whose slow phases it covers.")
+    slow_phases: SlowPhasesRecord | None = Field(
+        default=None,
+        description="Slow phases of the machine, if they cost over a tenth of the rate or are ignored.",
+    )
     caveat: str | None = Field(
         default=None, description="Why the certificate is provisional or holds less widely."
     )
     contention: CpuContention | None = Field(
         default=None, description="CPU contention during all confirmations of the rate."
     )
+
+    _earlier = passing_over("earlier_s")
 
     @property
     def first(self) -> CertifiedLatencyRecord:

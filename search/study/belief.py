@@ -86,11 +86,15 @@ class Outlook:
 
 @dataclass(slots=True, kw_only=True)
 class Belief:
-    """The machine and the candidates, as the runs on `bench` show them."""
+    """The machine and the candidates, as the runs on `bench` show them.
+
+    With `ignore_slow_phases`, every rate up to the capacity at the machine's usual speed counts as covered.
+    """
 
     surrogate: Surrogate
     bench: ObservedBench
     max_covered: int = MAX_COVERED
+    ignore_slow_phases: bool = False
 
     speed: MachineSpeed = field(init=False)
     _seen: tuple[int, int] = 0, 0  # the runs and profiles by which these candidates are simulated
@@ -120,8 +124,8 @@ class Belief:
         return math.hypot(MIN_ERROR, first / math.sqrt(looks), never)
 
     def covers(self, trial: Trial, rate_per_s: float) -> bool:
-        """True if the trial keeps the limits at this rate under the speeds of the whole run."""
-        return self.covered_share(trial, rate_per_s) >= SURELY
+        """True if the trial keeps the limits at this rate under the speeds of the whole run, if these count."""
+        return self.ignore_slow_phases or self.covered_share(trial, rate_per_s) >= SURELY
 
     def covered_share(self, trial: Trial, rate_per_s: float) -> float:
         """Return the share of resamplings of the machine's speeds under which the trial keeps the limits."""

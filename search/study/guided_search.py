@@ -18,7 +18,6 @@ from search.simulator.surrogate import Predicted, Surrogate, alone_per_s, kinds_
 from search.space import Knobs, knobs_of, without_delays
 from search.study.acquisition import rank_candidates, why_predicted
 from search.study.belief import Belief
-from search.study.machine_speed import read_earlier
 from search.study.profiling import measure_service_times
 from search.study.trial_runner import TrialRunner
 from search.trials import events
@@ -70,8 +69,9 @@ class GuidedSearch:
     def of(cls, runner: TrialRunner, surrogate: Surrogate) -> Self:
         """Return the search of a runner; it knows the profiles that are kept in the run's directory."""
         surrogate.curves.update(read_curves(runner.store.path.parent))
-        belief = Belief(surrogate=surrogate, bench=observed(runner.bench))
-        belief.speed.earlier = read_earlier(runner.machine)
+        belief = Belief(
+            surrogate=surrogate, bench=observed(runner.bench), ignore_slow_phases=runner.ignore_slow_phases
+        )
         return cls(runner, surrogate, belief)
 
     def run(self) -> bool:

@@ -2,23 +2,18 @@
 
 Every second of load says something about the machine: the replay of a run gives the factor on execution times in
 each 5 ms. A run that meets a slow phase says much about the machine and little about its candidate, so the usual
-factor of a kind is that of its windows which are not slow, and what is beyond that is the machine's. How slow it
-became in earlier runs on the same machine counts, too: what comes twice a minute is hardly known after one run.
+factor of a kind is that of its windows which are not slow, and what is beyond that is the machine's.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 from collections.abc import Hashable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from loadgen.files import whole_file
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
 from search.records.speeds import SpeedsRecord, keep_speeds
@@ -27,8 +22,6 @@ from search.simulator.surrogate import Kind, Surrogate
 from search.space import knobs_of
 from search.trials.bench import ObservedBench
 from search.trials.trial import Trial
-
-log = logging.getLogger("tritune.machine")
 
 UNLUCKY = 0.02
 """A kind that was always slower than profiled only met slow phases, unless that is less likely."""
@@ -41,18 +34,13 @@ GRAINS_A_SECOND = round(1 / GRAIN_S)
 BLOCK_S = 5.0
 """What is seen in 5 s hardly depends on what was seen before."""
 
-MAX_EARLIER_S, MAX_EARLIER, MAX_AGE_S = 300.0, 2_000_000, 86_400.0
-"""The latest 300 s of load of earlier runs count, of the last day; less if over two million requests arrive in
-them, each of which is simulated for some ten rates."""
-
 
 @dataclass(slots=True, kw_only=True)
 class MachineSpeed:
-    """The speed of the machine, as the runs on `bench` and `earlier` ones show it (see `read_earlier`)."""
+    """The speed of the machine, as the runs on `bench` show it."""
 
     surrogate: Surrogate
     bench: ObservedBench
-    earlier: Floats = field(default_factory=lambda: np.zeros(0))
 
     _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
     _looked: tuple[int, int] = 0, 0  # how many runs and profiles
@@ -98,32 +86,17 @@ class MachineSpeed:
 
     @property
     def slowdowns(self) -> Floats:
-        """ln of the machine's slowdown in each 5 ms of all runs, in order; 0: as usual. Shape (grains,).
-
-        Earlier ones count if this run can be simulated, so that it shows the speed, too.
-        """
+        """ln of the machine's slowdown in each 5 ms of all runs, in order; 0: as usual. Shape (grains,)."""
         self.look()
-        return np.concatenate([self.earlier, self._slowdowns]) if len(self._slowdowns) else self._slowdowns
-
-    @property
-    def earlier_s(self) -> float:
-        """The seconds of earlier runs among these."""
-        return GRAIN_S * (len(self.slowdowns) - len(self._slowdowns))
+        return self._slowdowns
 
     @property
     def seen_s(self) -> float:
         """The seconds for which the machine's speed is known."""
         return GRAIN_S * len(self.slowdowns)
 
-    def forget(self, rate_per_s: float) -> None:
-        """Keep no more of earlier runs than can be simulated at this rate."""
-        self.earlier = self.earlier[-math.ceil(MAX_EARLIER / rate_per_s / GRAIN_S) :]
-
-    def keep(self, directory: Path, for_later: Path | None) -> None:
-        """Append the machine's speed in each second of each run to the file of a run's directory.
-
-        All of it goes to the folder `for_later`, if there is one. Raises OSError.
-        """
+    def keep(self, directory: Path) -> None:
+        """Append the speed in each second of each run to the file of a run's directory. Raises OSError."""
         self.look()
         seen = [
             (run, len(its))
@@ -136,9 +109,6 @@ class MachineSpeed:
                 seconds = np.split(np.exp(-slowdowns), range(GRAINS_A_SECOND, len(slowdowns), GRAINS_A_SECOND))
                 speeds = tuple(round(float(one.mean()), 3) for one in seconds)
                 keep_speeds(directory, SpeedsRecord(began_unix_s=run.began_unix_s, speeds=speeds))
-        if for_later is not None and len(self._slowdowns):
-            with whole_file(for_later / f"{time.time_ns()}.npy") as file:
-                np.save(file, self._slowdowns.astype(np.float16))
 
     def slow_phases(self) -> int:
         """Return how many slow phases were seen."""
@@ -176,30 +146,3 @@ class MachineSpeed:
     def profile_of(self, config: ServingConfig) -> tuple[Kind, int]:
         """Return what is profiled as one: the kind and the instance count."""
         return self.surrogate.kind_of(knobs_of(config)), config.instance_count
-
-
-def read_earlier(folder: Path | None) -> Floats:
-    """Return ln of the slowdown in each 5 ms of the latest runs on a machine, which are in this folder, in order.
-
-    Files that do not count any more, or are damaged, are removed.
-    """
-    known = np.zeros(0)
-    for path in sorted(folder.glob("*.npy"), reverse=True) if folder is not None else ():
-        run = _read(path) if GRAIN_S * len(known) < MAX_EARLIER_S else None
-        if run is None:
-            with suppress(OSError):  # another run was faster, or the folder may not be written to
-                path.unlink()
-        else:
-            known = np.concatenate([run, known])
-    return known
-
-
-def _read(path: Path) -> Floats | None:
-    """Return what a run saw; None if that is too old, or cannot be read."""
-    try:
-        run: Floats = np.load(path, allow_pickle=False).astype(float)
-        young = time.time() - int(path.stem) / 1e9 < MAX_AGE_S
-        return run if young and run.ndim == 1 and np.isfinite(run).all() else None
-    except (OSError, ValueError, EOFError) as error:
-        log.warning("%s is not read: %s", path, error)
-        return None

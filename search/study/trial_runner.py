@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from loadgen.errors import ClientFailed, UserError
 from loadgen.measurement.cpu_contention import none_if_not_watched
@@ -69,13 +68,13 @@ class CannotMeasure(ClientFailed):
 class TrialRunner(TrialContext):
     """Runs, records and reports the trials of a search, in this process and by workers.
 
-    The folder `machine` knows how slow the machine became in earlier runs; None: they do not count.
+    With `ignore_slow_phases`, rates are certified that need not hold while the machine is slowed down.
     """
 
     store: TrialStore
     pool: WorkerPool | None = None
     despite_noise: bool = False
-    machine: Path | None = None
+    ignore_slow_phases: bool = False
 
     @property
     def objective(self) -> Objective:

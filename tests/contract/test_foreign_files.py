@@ -38,8 +38,10 @@ T = TypeVar("T")
 
 MINE = "years of work"
 
-MACHINE_CODE = Path(__file__).parents[2] / "search" / "simulator" / "__pycache__"
-"""Where numba keeps the simulator."""
+MACHINE_CODE = [
+    Path(__file__).parents[2] / folder / "__pycache__" for folder in ("search/simulator", "tests/support")
+]
+"""Where numba keeps the simulator, and the helper of tests that plays the server in its place."""
 
 
 class Disk:
@@ -49,7 +51,7 @@ class Disk:
         self._log = folder / "events"
         self.home, self.temporary, self.work = (folder / name for name in ("home", "temporary", "work"))
         self.cache = self.home / ".cache" / "tritune"
-        self.ours = [MACHINE_CODE]
+        self.ours = list(MACHINE_CODE)
         self._users: dict[Path, Any] = {}
         for path in (
             self.work / "thesis.tex",

@@ -44,7 +44,7 @@ from search.records.recommendation import (
     StepRecord,
 )
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
-from search.records.trial import LoadRunRecord
+from search.records.trial import LoadRunRecord, SlowPhasesRecord
 from search.trials.budget import least_certificate_s
 from search.trials.objective import Objective
 
@@ -175,6 +175,7 @@ def ends_of_runs() -> dict[str, Any]:
         FrontEndRecord(protocol="http", shared_memory="none", requests_per_s=5100.0),
         FrontEndRecord(protocol="grpc", shared_memory="system", requests_per_s=22_594.0),
     )
+    slow = SlowPhasesRecord(share=0.124, slowdown=1.63, seen_s=118.2, usual_per_s=1200.0)
     int8 = {
         "winner": trial(config=config(engine=replace(engine(), precision="int8"))),
         "accuracy": (accuracy(output_accuracy(sqnr_db=39.5), precision="int8", inputs=64, input_source="given"),),
@@ -182,7 +183,11 @@ def ends_of_runs() -> dict[str, Any]:
     cases: dict[str, dict[str, Any]] = {
         "usual": {},
         "once": {"winner": trial(certificate=certificate(runs=1))},
-        "slow phases": {"winner": trial(certificate=certificate().changed(unseen_every_s=27.9, earlier_s=300.0))},
+        "slow phases": {"winner": trial(certificate=certificate().changed(unseen_every_s=27.9))},
+        "much slower at times": {"winner": trial(certificate=certificate().changed(slow_phases=slow))},
+        "slow phases ignored": {
+            "winner": trial(certificate=certificate().changed(slow_phases=slow.changed(ignored=True)))
+        },
         "default not certified": {"baseline": trial(0, certificate=None, rate_at_limit_per_s=432.0), "gain": None},
         "default is the best": {"winner": trial(0), "baseline": trial(0), "gain": 1.0},
         "no timings": {"winner": trial(measurement=None), "baseline": None, "gain": None},

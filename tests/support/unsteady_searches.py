@@ -52,19 +52,12 @@ class UnsteadySearch:
         return self.of_capacity is not None and self.of_capacity > ABOVE
 
 
-def unsteady_search(
-    machine: str, number: int, *, budget_s: float = BUDGET_S, earlier: Path | None = None
-) -> UnsteadySearch:
-    """Run search `number` on the machine of this name (`unsteady_machine`); the number is its seed.
-
-    `earlier` is the folder of what earlier searches saw of it.
-    """
+def unsteady_search(machine: str, number: int, *, budget_s: float = BUDGET_S) -> UnsteadySearch:
+    """Run search `number` on the machine of this name (`unsteady_machine`); the number is its seed."""
     unsteady = unsteady_machine(machine, number)
     bench = unsteady.bench(number)
     with tempfile.TemporaryDirectory() as folder:
-        _, found, _ = search_on(
-            bench, model_space(), Path(folder), seed=number, budget_s=budget_s, machine=earlier
-        )
+        _, found, _ = search_on(bench, model_space(), Path(folder), seed=number, budget_s=budget_s)
     winner = None if found is None else found.winner
     certificate = None if winner is None else winner.certificate
     return UnsteadySearch(

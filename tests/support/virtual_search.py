@@ -37,12 +37,12 @@ def search_on(
     storage: str = "sqlite://",
     budget_s: float = 600.0,
     stop: Callable[[], bool] = lambda: False,
-    machine: Path | None = None,
+    ignore_slow_phases: bool = False,
 ) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
     seen: list[events.Event] = []
     store = open_store(space, folder, storage=storage, seed=seed, objective=objective)
     budget = BudgetOfLoad(total_s=budget_s, spent=bench.spent)
     common: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
     common["workload"] = bench.workload
-    runner = TrialRunner(store=store, bench=ObservedBench(bench), machine=machine, **common)
+    runner = TrialRunner(store=store, bench=ObservedBench(bench), ignore_slow_phases=ignore_slow_phases, **common)
     return store, certify_best(runner, run_search(runner)), seen

@@ -4,7 +4,6 @@
 """
 
 from functools import cache
-from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
@@ -127,15 +126,6 @@ def test_the_same_command_on_the_same_machine_gives_nearly_the_same_rate() -> No
 
 def test_phases_every_12_seconds_need_no_sentence() -> None:
     assert with_sentence(runs(OFTEN)) == []
-
-
-def test_slow_phases_that_one_search_could_not_know_are_known_to_the_next(tmp_path: Path) -> None:
-    first, second = (unsteady_search(RARELY, number, earlier=tmp_path) for number in (0, 4))
-    assert (first.unseen_every_s is None, second.unseen_every_s is None) == (False, True)
-    assert first.above
-    assert not second.above
-    assert second.of_capacity >= MIN
-    assert second.load_s < first.load_s, "the machine is not watched again"
 
 
 # The grid

@@ -49,6 +49,7 @@ REPEATED = {
     "objective": "energy",
     "pareto": None,
     "despite_noise": None,
+    "ignore_slow_phases": None,
     "server": "local",
     "server_url": "http://127.0.0.1:9000",
     "server_repository": "FILE",

@@ -123,6 +123,11 @@ def verdict_of(violations: int, n: int = 20_000, found: Clustering | None = BURS
     )
 
 
+STEADY: dict[str, Any] = {
+    "earliest_ns": 1, "start_ns": 1, "stationary": True, "rising": False, "backed_up": False, "growing": False
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("whole", "after_cut", "answer"),
     [
@@ -136,7 +141,12 @@ def verdict_of(violations: int, n: int = 20_000, found: Clustering | None = BURS
 )
 def test_what_mser_cuts_off_may_not_change_the_answer(whole: int, after_cut: int, answer: str) -> None:
     steady = Steady(
-        earliest_ns=1_000_000_000, start_ns=3_000_000_000, stationary=True, backed_up=False, growing=False
+        earliest_ns=1_000_000_000,
+        start_ns=3_000_000_000,
+        stationary=True,
+        rising=False,
+        backed_up=False,
+        growing=False,
     )
     verdict = verdict_of_steady(
         steady, {1_000_000_000: verdict_of(whole), 3_000_000_000: verdict_of(after_cut)}.get
@@ -145,6 +155,18 @@ def test_what_mser_cuts_off_may_not_change_the_answer(whole: int, after_cut: int
     assert verdict.reason.startswith(verdict_of(whole if answer == "inconclusive" else after_cut).reason)
     unlike = "; the first 2 s after the warm-up are unlike the rest"
     assert verdict.reason.endswith(unlike) is (answer == "inconclusive")
+
+
+@pytest.mark.parametrize("rate_per_s", [500, 1000, 4568, 7000, 8000])
+def test_a_run_without_a_late_request_is_decided_by_its_length_whatever_its_rate(rate_per_s: int) -> None:
+    """Latencies that drift far below the limit made it a matter of chance."""
+    random = np.random.default_rng(rate_per_s)
+    for _ in range(10):
+        due_s = np.sort(random.uniform(0.0, 12.0, 12 * rate_per_s))
+        drift = 0.008 * np.exp(np.interp(due_s, np.arange(13.0), random.normal(0.0, 0.25, 13)))
+        log = log_of(due_s, due_s + np.minimum(0.024, drift * random.gamma(4.0, 0.25, len(due_s))))
+        verdict = certify(log, LatencyLimit(limit_ms=100.0))
+        assert (verdict.answer, verdict.violations) == ("met", 0)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +181,14 @@ def test_what_mser_cuts_off_may_not_change_the_answer(whole: int, after_cut: int
 def test_no_rate_is_met_while_latencies_change_or_requests_wait(
     changes: dict[Any, Any], answer: str, said: str | tuple[str, ...]
 ) -> None:
-    known = {"earliest_ns": 1, "start_ns": 1, "stationary": True, "backed_up": False, "growing": False}
+    known = {
+        "earliest_ns": 1,
+        "start_ns": 1,
+        "stationary": True,
+        "rising": False,
+        "backed_up": False,
+        "growing": False,
+    }
     verdict = verdict_of_steady(Steady(**{**known, **changes}), lambda _: verdict_of(0))
     assert (verdict.answer, verdict.stationary, verdict.overloaded) == (answer, not changes, "growing" in changes)
     assert verdict.reason.endswith(said)

@@ -31,6 +31,7 @@ APPLIED = {
     "peak_rate": ("80", 80.0),
     "pareto": (None, True),
     "despite_noise": (None, True),
+    "ignore_slow_phases": (None, True),
     "workers": ("auto", "auto"),
     "cache_dir": ("cache", None),
     "server_port": ("8123", 8123),

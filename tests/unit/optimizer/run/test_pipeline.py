@@ -13,9 +13,8 @@ from true_rates import true_rate
 
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
-from optimizer.machine.hardware import hardware
 from optimizer.machine.stalls import MachineStalls, SchedulingStalls
-from optimizer.run.pipeline import machine_folder, optimize
+from optimizer.run.pipeline import optimize
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import whole_lines
 from search.records.trial import TrialRecord
@@ -163,20 +162,3 @@ def test_a_machine_that_stalls_longer_than_the_limit_is_refused_before_any_load(
     assert flow.run(despite_noise=True).winner.certificate is not None
     (note,) = [event for event in flow.seen if isinstance(event, events.Note) and event.warning]
     assert note.text.startswith("This machine is not quiet: ")
-
-
-def test_what_runs_saw_of_the_machine_is_kept_for_servers_on_it_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITUNE_CACHE", "on")
-    flow, here = Flow(tmp_path), hardware()
-    kept = machine_folder(flow.config, here)
-    assert kept == machine_folder(replace(flow.config, time_budget_s=20.0), here)
-    assert kept != machine_folder(flow.config, replace(here, logical_cores=here.logical_cores + 1))
-    assert kept is not None
-    assert kept.parent == tmp_path / "cache" / "machine"
-    assert machine_folder(replace(flow.config, server="remote"), here) is None
-    flow.run()
-    assert not kept.exists(), "a simulated server says nothing of this machine"
-    monkeypatch.setenv("TRITUNE_CACHE", "off")
-    assert machine_folder(flow.config, here) is None

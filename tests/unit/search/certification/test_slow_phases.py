@@ -11,6 +11,7 @@ from unsteady_machine import Speed, UnsteadyBench
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
+from search.records.trial import CertificateRecord
 from search.simulator.service_times_file import write_curves
 from search.space import knobs_of
 from search.study.storage import StorageFailed
@@ -109,3 +110,21 @@ def test_what_is_seen_at_the_end_makes_it_plan_again(tmp_path: Path) -> None:
     found = ended(tmp_path, given, tried(tmp_path, 16, 1), slo=EASY, total_s=60.0)
     assert found.certificate.confirmed_again
     assert found.certificate.rate_per_s > 0.55 * PER_S[16]
+
+
+def test_what_slow_phases_cost_is_recorded_and_they_can_be_ignored(tmp_path: Path) -> None:
+    def certificate(name: str, **options: Any) -> CertificateRecord:
+        speed = Speed(np.array([1.0] * 4 + [0.5] * 2 + [1.0] * 24), 1.0)
+        folder = tmp_path / name
+        folder.mkdir()
+        given = UnsteadyBench(service_s=service_s, speed=speed)
+        return ended(folder, given, tried(folder, 16, 1), slo=EASY, total_s=60.0, **options).certificate
+
+    covered, ignored = certificate("covered"), certificate("ignored", ignore_slow_phases=True)
+    assert covered.slow_phases is not None
+    assert ignored.slow_phases is not None
+    assert (covered.slow_phases.ignored, ignored.slow_phases.ignored) == (False, True)
+    assert 0 < covered.slow_phases.share < 1 < covered.slow_phases.slowdown
+    assert covered.rate_per_s < 0.9 * covered.slow_phases.usual_per_s
+    assert ignored.unseen_every_s is None, "phases that are ignored need not be seen"
+    assert covered.rate_per_s < ignored.rate_per_s <= 1.01 * ignored.slow_phases.usual_per_s

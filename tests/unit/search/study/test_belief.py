@@ -1,7 +1,6 @@
 """What a run tells of the machine, and what of its configuration."""
 
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from search.records.speeds import read_speeds
 from search.simulator.capacity import rate_at_limit, stand_in
 from search.simulator.replay import GRAIN_S, SLOW
 from search.study.belief import Belief, alike_seconds
-from search.study.machine_speed import MAX_AGE_S, MAX_EARLIER, MAX_EARLIER_S, read_earlier
 from search.trials.trial import Trial
 from search.workload import unit_arrivals
 
@@ -105,7 +103,7 @@ def test_the_speed_in_each_second_of_the_runs_is_kept_for_the_report(tmp_path: P
     known = after(tmp_path, SLOW_PHASE, (one, 600.0), (one, 600.0), (one, 600.0), profiled=(one,))
     for number, began_s in enumerate((1e9, 1e9 + 20)):
         known.bench.runs[number] = replace(known.bench.runs[number], began_unix_s=began_s)
-    known.speed.keep(tmp_path, None)
+    known.speed.keep(tmp_path)
     first, second = read_speeds(tmp_path)  # without the third, of which nobody knows when it was
     assert [(one.began_unix_s, len(one.speeds)) for one in (first, second)] == [(1e9, 10), (1e9 + 20, 10)]
     speeds = np.array(first.speeds + second.speeds)
@@ -193,27 +191,13 @@ def test_what_was_not_profiled_has_a_stand_in_of_its_estimated_capacity(tmp_path
     assert known.speed.seen_s == 0.0, "without execution times a run says nothing of the machine"
 
 
-def test_slow_phases_of_earlier_runs_on_the_machine_are_covered_too(tmp_path: Path) -> None:
-    one, kept = tried(tmp_path, 16, 1), tmp_path / "machine"
+def test_slow_phases_count_unless_they_are_ignored(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1)
     slow = after(tmp_path, SLOW_PHASE, (one, 600.0), (one, 600.0), profiled=(one,))
-    slow.speed.keep(tmp_path, kept)
-    earlier = read_earlier(kept)
-    np.testing.assert_allclose(earlier, slow.speed.slowdowns, atol=2e-3)
-
-    steady = after(tmp_path, STEADY, (one, 600.0), (one, 600.0), profiled=(one,))
-    known = Belief(surrogate=steady.surrogate, bench=steady.bench)
-    known.speed.earlier = earlier
-    assert (known.speed.slow_phases(), known.speed.seen_s) == (1, slow.speed.seen_s + steady.speed.seen_s)
-    assert known.highest_covered(one) < 0.7 * steady.highest_covered(one)
-    assert known.usual_per_s(one) == steady.usual_per_s(one)
-    alone = belief(tmp_path, bench(STEADY), one)
-    alone.speed.earlier = earlier
-    assert (known.speed.earlier_s, alone.speed.seen_s) == (slow.speed.seen_s, 0.0), "this run shows nothing"
-
-    known.speed.forget(MAX_EARLIER / 5)  # requests per second, so that five seconds are left
-    assert known.speed.seen_s == pytest.approx(5.0 + steady.speed.seen_s)
-    known.speed.keep(tmp_path, kept)
-    assert len(read_earlier(kept)) == len(earlier) + len(steady.speed.slowdowns), "each keeps what it saw itself"
+    ignoring = Belief(surrogate=slow.surrogate, bench=slow.bench, ignore_slow_phases=True)
+    assert slow.highest_covered(one) < 0.9 * slow.usual_per_s(one)
+    assert ignoring.highest_covered(one) == ignoring.usual_per_s(one) == slow.usual_per_s(one)
+    assert ignoring.covers(one, 0.95 * slow.usual_per_s(one))
 
 
 def test_a_limit_has_to_be_kept_in_two_minutes_however_much_was_seen(tmp_path: Path) -> None:
@@ -224,19 +208,6 @@ def test_a_limit_has_to_be_kept_in_two_minutes_however_much_was_seen(tmp_path: P
     few[: round(1.2 / GRAIN_S)] = math.log(2)
     assert known.covers(one, 0.6 * PER_S[16])
     known = Belief(surrogate=known.surrogate, bench=known.bench)
-    known.speed.earlier = few
+    known.speed.look()
+    known.speed._slowdowns = few
     assert not known.covers(one, 0.6 * PER_S[16])
-
-
-def test_earlier_runs_that_are_old_or_damaged_or_too_many_are_removed(tmp_path: Path) -> None:
-    now_ns, run = time.time_ns(), np.zeros(round(MAX_EARLIER_S / 2 / GRAIN_S) + 1)
-    for number, value in enumerate((1.0, 2.0, 3.0)):  # the oldest first
-        np.save(tmp_path / f"{now_ns + number}.npy", run + value)
-    np.save(tmp_path / f"{now_ns - round(2e9 * MAX_AGE_S)}.npy", run)
-    (tmp_path / f"{now_ns + 3}.npy").write_bytes(b"not an array")
-    np.save(tmp_path / f"{now_ns + 4}.npy", np.array([math.nan]))
-    found = read_earlier(tmp_path)
-    assert len(found) == 2 * len(run)
-    assert (found[0], found[-1]) == (2.0, 3.0)
-    assert sorted(tmp_path.iterdir()) == [tmp_path / f"{now_ns + number}.npy" for number in (1, 2)]
-    assert len(read_earlier(None)) == len(read_earlier(tmp_path / "nothing")) == 0
