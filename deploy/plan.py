@@ -24,8 +24,8 @@ from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import ENSEMBLE, Runtime, ServingConfig
 from search.cost.cost import cost_per_million_inferences_usd
 from search.labels import knobs_text, runtime_text
+from search.records.certificate import CertificateRecord
 from search.records.recommendation import RecommendationRecord, RuntimeRecord
-from search.records.trial import CertificateRecord
 
 LONGEST = 40
 """Names have at most 40 characters: a DNS label has at most 63, and an application's objects add suffixes."""

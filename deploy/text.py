@@ -9,7 +9,7 @@ from deploy.scaling import HPA_SYNC_S, HPA_TOLERANCE, RATE_WINDOW_S, SCRAPE_INTE
 from loadgen.records.formats import format_ms, format_rate
 from loadgen.spec.limits import quantile_name
 from search.labels import memory_text
-from search.records.trial import CertifiedLatencyRecord
+from search.records.certificate import CertifiedLatencyRecord
 
 DRIFT = 1.25
 """An alert fires if a million inferences cost more than 1.25 times the planned amount."""

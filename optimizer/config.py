@@ -183,8 +183,7 @@ class OptimizeConfig:
         "Keep and show the frontier of rate and latency of all trials.", default=False, may_change=True
     )
     max_batch_sizes: tuple[int, ...] | None = NUMBERS(
-        "The values of max_batch_size to try, such as `1,8,32`. With --repository one number, the largest to try; "
-        "default: that of the model's configuration.",
+        "Values of max_batch_size to try: `1,8,32`; with --repository the largest (default: the model's own).",
         name="max_batch_size",
         parse=space_options.BATCHES,
         common=True,
@@ -217,8 +216,7 @@ class OptimizeConfig:
         show=space_options.excluded_texts,
     )
     start_from: Path | None = SEARCH(
-        "Your config.pbtxt: trial 1, and a second baseline. Its max_batch_size, number of instances, threads "
-        "and dynamic batcher count.",
+        "Your config.pbtxt: trial 1, a second baseline. Its batch size, instances, threads and batcher count.",
         "FILE",
         exists=True,
         common=True,
@@ -312,20 +310,17 @@ class OptimizeConfig:
         unit="ms",
     )
     despite_noise: bool = RUN(
-        "Measure even if this machine's processors stall for longer than the limit, or other processes keep the "
-        "first minute of load from measuring anything.",
+        "Measure even if processors stall for longer than the limit, or the first minute measures nothing.",
         default=False,
         may_change=True,
     )
     ignore_slow_phases: bool = RUN(
-        "Certify what the machine carries at its usual speed, though it was slowed down at times: for tuning on a "
-        "shared machine and serving on a quiet one.",
+        "Certify a rate for the machine's usual speed: for tuning on a shared and serving on a quiet one.",
         default=False,
         may_change=True,
     )
     storage: str | None = RUN(
-        "Optuna storage URL, such as `postgresql://HOST/DATABASE`. Default: an SQLite file in the run's "
-        "directory.",
+        "Optuna storage URL, such as `postgresql://HOST/DATABASE`. Default: a file in the run's directory.",
         "URL",
         show=None,
         may_change=True,

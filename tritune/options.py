@@ -68,6 +68,7 @@ class OptimizeOptions(TypedDict, total=False):
     time_budget: Duration
     max_send_lag: Duration
     despite_noise: bool
+    ignore_slow_phases: bool
     storage: str
     study: str
     gpu: str

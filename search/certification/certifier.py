@@ -17,8 +17,8 @@ from search.certification.evidence import ConfirmationRun, Evidence
 from search.certification.plans import MIN_RUN_S, Plan
 from search.labels import memory_text
 from search.records.answers import AnswersRecord
+from search.records.certificate import CertificateRecord, SlowPhasesRecord
 from search.records.confirmations import keep_attempt
-from search.records.trial import CertificateRecord, SlowPhasesRecord
 from search.study.belief import Belief
 from search.study.store import TrialStore
 from search.trials import events

@@ -12,7 +12,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import Verdict, certify_together
-from search.records.trial import CertificateRecord, CertifiedLatencyRecord
+from search.records.certificate import CertificateRecord, CertifiedLatencyRecord
 from search.trials.budget import confidence_of_a_run
 
 DIGITS = 6

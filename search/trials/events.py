@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from search.records.trial import CertificateRecord
+from search.records.certificate import CertificateRecord
 from search.trials.trial import Trial
 
 

@@ -35,6 +35,7 @@ from optimizer.reports.terminal import answer_view, fleet_view, recommendation_v
 from optimizer.reports.trial_tables import reason_of
 from search.answer.analysis import frontier_of
 from search.certification.certify import Caveat
+from search.records.certificate import SlowPhasesRecord
 from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import (
     FrontEndRecord,
@@ -44,7 +45,7 @@ from search.records.recommendation import (
     StepRecord,
 )
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
-from search.records.trial import LoadRunRecord, SlowPhasesRecord
+from search.records.trial import LoadRunRecord
 from search.trials.budget import least_certificate_s
 from search.trials.objective import Objective
 

@@ -15,9 +15,9 @@ from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import Engine, ServingConfig
 from search.certification.certifier import WATCH_S
 from search.certification.certify import CertifiedResult, certify_best
+from search.records.certificate import CertificateRecord
 from search.records.confirmations import read_confirmations
 from search.records.slo import Slo
-from search.records.trial import CertificateRecord
 from search.simulator.service_times import ServiceCurve
 from search.simulator.service_times_file import write_curves
 from search.simulator.surrogate import Surrogate

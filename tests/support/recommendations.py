@@ -8,6 +8,7 @@ from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import Engine, ServingConfig, TensorSpec
 from search.cost.cost import PriceRecord
 from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
+from search.records.certificate import CertificateRecord, CertifiedLatencyRecord
 from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord
 from search.records.recommendation import (
     CostRecord,
@@ -18,8 +19,6 @@ from search.records.recommendation import (
 )
 from search.records.slo import Slo
 from search.records.trial import (
-    CertificateRecord,
-    CertifiedLatencyRecord,
     MeasurementRecord,
     PredictionRecord,
     ReplayRecord,

@@ -11,7 +11,7 @@ from unsteady_machine import Speed, UnsteadyBench
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
-from search.records.trial import CertificateRecord
+from search.records.certificate import CertificateRecord
 from search.simulator.service_times_file import write_curves
 from search.space import knobs_of
 from search.study.storage import StorageFailed
