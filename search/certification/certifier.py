@@ -249,7 +249,10 @@ class Certifier:
     def _slow_phases(self, trial: Trial) -> SlowPhasesRecord | None:
         """Return what slow phases of the machine cost a trial; None if that is little, or they are not known."""
         belief, speed = self.belief, self.belief.speed
-        usual_per_s, (share, slowdown) = belief.usual_per_s(trial), speed.slow_share()
+        share, slowdown = speed.slow_share()
+        violated = [one.rate_per_s for one in trial.load_runs if one.trusted and one.answer == "violated"]
+        # Not more than what was violated: a front end at its limit may look like a slow machine.
+        usual_per_s = min([belief.usual_per_s(trial), self.evidence(trial).refuted_per_s, *violated])
         if not share or not (belief.ignore_slow_phases or belief.highest_covered(trial) < SMALL * usual_per_s):
             return None
         return SlowPhasesRecord(
