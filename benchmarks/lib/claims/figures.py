@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lib.claims.rows import ClaimFailed, Conditions, Row, select, value_at
-from loadgen.records.formats import UNKNOWN, format_ms, format_percent, format_rate
+from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_percent, format_rate
 from optimizer.accuracy.metrics import lower_bound
 
 
@@ -68,6 +68,7 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "percent": lambda value: f"{100 * value:.1f} %",
     "small_percent": format_percent,
     "ms": lambda value: f"{format_ms(value)} ms",
+    "dollars": format_dollars,
     "seconds": lambda value: f"{value:,.0f} s",
     "knobs": _knobs,
 }
