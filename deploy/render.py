@@ -13,7 +13,6 @@ from markupsafe import Markup
 from deploy import promql
 from deploy.dashboard import render_dashboard
 from deploy.images import base_image
-from deploy.manifest import MANIFEST_FILE
 from deploy.plan import Plan
 from deploy.quoting import FILTERS, plain, prose
 from deploy.scaling import HPA_SYNC_S, HPA_TOLERANCE, RATE_WINDOW_S, SCRAPE_INTERVAL_S
@@ -36,6 +35,7 @@ NATIVE_REPOSITORY = "model_repository_native"
 RULES_FILE = "prometheus-rules.yaml"
 DASHBOARD_FILE = "grafana-dashboard.json"
 README_FILE = "README.md"
+MANIFEST_FILE = "manifest.json"
 
 DRIFT = 1.25
 """An alert fires if a million inferences cost more than 1.25 times the planned amount."""
