@@ -8,14 +8,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from deploy.images import CONSTRAINTS_FILE, Sources, checked_image
-from deploy.manifest import first_foreign, write_manifest
 from deploy.plan import BundleOptions, Plan, plan_for
-from deploy.render import NATIVE_REPOSITORY, REPOSITORY, TARGETS, Target, render_files
+from deploy.render import MANIFEST_FILE, NATIVE_REPOSITORY, REPOSITORY, TARGETS, Target, render_files
 from deploy.smoke import LENGTHS_FILE, MAX_BYTES, TRACE_FILE, smoke_file
 from loadgen.errors import BadInput
-from loadgen.files import flush_folder
+from loadgen.files import flush_folder, sha256_of
 from loadgen.processes import scratch_folder
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.own_model import own_files, own_versions
@@ -130,9 +132,60 @@ def _fill(draft: Path, bundle: Bundle) -> None:
         if bundle.plan.config.engine.own is not None:  # its programs stay programs
             target.chmod(source.stat().st_mode & 0o111 | 0o644)
         copied.setdefault(source, target)
-    write_manifest(draft)
+    _write_manifest(draft)
     draft.chmod(0o755)
     flush_folder(draft)
+
+
+class Manifest(BaseModel):
+    """`manifest.json`: every other file of the bundle and its SHA-256: they tell if it is unchanged."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    files: dict[str, str] = Field(description="Path in the bundle, with `/` -> SHA-256.")
+
+
+def _write_manifest(folder: Path) -> None:
+    """Write the manifest of all files in `folder`."""
+    hashes: dict[int, str] = {}  # by inode: both repositories share one copy of a large model
+    files: dict[str, str] = {}
+    for name in sorted(_names(folder)):
+        inode = (folder / name).stat().st_ino
+        if inode not in hashes:
+            hashes[inode] = sha256_of(folder / name)
+        files[name] = hashes[inode]
+    text = Manifest(files=files).model_dump_json(indent=2) + "\n"
+    (folder / MANIFEST_FILE).write_text(text, encoding="utf-8")
+
+
+def first_foreign(folder: Path) -> str | None:
+    """Return what distinguishes `folder` from an unchanged bundle: no manifest, an unlisted or a changed file.
+
+    None if it is one. Files of the bundle that are missing, and empty folders, do not count: no work is in them.
+    """
+    try:
+        manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return f"it is not empty and not a bundle (it has no valid {MANIFEST_FILE})"
+    for name in sorted(_names(folder)):
+        if name == MANIFEST_FILE:
+            continue
+        if name not in manifest.files:
+            return f"{name!r} is not of the bundle"
+        try:
+            if sha256_of(folder / name) != manifest.files[name]:
+                return f"{name!r} was changed"
+        except OSError as error:
+            return f"{name!r} cannot be read: {error.strerror}"
+    return None
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Yield the relative paths of all files and links below `folder`."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            yield path.relative_to(folder).as_posix()
 
 
 def _is_free(folder: Path) -> bool:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 TIE = 1e-3
 """Classes whose scores differ by at most 1e-3 of the largest score tie: either choice agrees."""
 
+CONFIDENCE = 0.95
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closeness:
@@ -31,20 +33,17 @@ class Closeness:
     cosine: float | None
     max_relative_error: float | None
     non_finite: int
-    rows: int
     top1_agreement: float | None = None
     top1_lower_bound: float | None = None
 
 
-def closeness(
-    reference: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]], *, classes: bool, confidence: float = 0.95
-) -> Closeness:
+def closeness(reference: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]], *, classes: bool) -> Closeness:
     """Compare results pair by pair; `classes` if the last axis of each holds one score per class.
 
     An array of another shape counts as wholly missing.
     """
     if any(array.dtype.kind != "f" for array in reference):
-        return _equality(reference, actual, confidence)
+        return _equality(reference, actual)
     pairs = [(r.astype(np.float64), y.astype(np.float64)) for r, y in zip(reference, actual, strict=True)]
     whole = [(r, y) for r, y in pairs if r.shape == y.shape]
     missing = sum(r.size for r, y in pairs if r.shape != y.shape)
@@ -67,13 +66,12 @@ def closeness(
         cosine=_cosine(rr, yy, ry),
         max_relative_error=max((_relative_error(r, y, rms) for r, y in finite), default=0.0),
         non_finite=bad,
-        rows=rows if classes else sum(len(r) if r.ndim else 1 for r, _ in pairs),
         top1_agreement=agreeing / rows if rows else None,
-        top1_lower_bound=lower_bound(agreeing, rows, confidence=confidence) if rows else None,
+        top1_lower_bound=lower_bound(agreeing, rows, confidence=CONFIDENCE) if rows else None,
     )
 
 
-def _equality(reference: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]], confidence: float) -> Closeness:
+def _equality(reference: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]]) -> Closeness:
     whole = [(r, y) for r, y in zip(reference, actual, strict=True) if r.shape == y.shape]
     equal, elements = sum(int((r == y).sum()) for r, y in whole), sum(r.size for r in reference)
     return Closeness(
@@ -81,9 +79,8 @@ def _equality(reference: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]],
         cosine=None,
         max_relative_error=None,
         non_finite=elements - sum(r.size for r, _ in whole),
-        rows=elements,
         top1_agreement=equal / elements if elements else None,
-        top1_lower_bound=lower_bound(equal, elements, confidence=confidence) if elements else None,
+        top1_lower_bound=lower_bound(equal, elements, confidence=CONFIDENCE) if elements else None,
     )
 
 

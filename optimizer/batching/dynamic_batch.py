@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from model_repo.spec import weights_name
-from optimizer.batching.proof import Proof, check_runs_whole, prove_batching
+from optimizer.batching.proof import Disproved, check_runs_whole, prove_batching
 from optimizer.batching.rewrite import BATCH, free_batch
-from optimizer.batching.rows import Disproved
 from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.model.checks import check_runs
 from optimizer.model.files import Graph, load_weights, write_model
@@ -84,12 +83,26 @@ def dynamic_batch(model: Model, work_dir: Path, given: Sequence[Tensors] = ()) -
         single = f"requests have 1 row, or {rows} with --client-batch {rows}" if rows > 1 else ""
         more = "; ".join(filter(None, [freed and f"freed: {freed}", single]))
         did = f"Its batch, fixed at {rows} in the file, was made dynamic" + (f" ({more})" if more else "")
-    coarse = _is_low_precision(candidate.graph.outline)
     if current.batch == "none":
         return _unbatched(current, _why_no_batch(current), notes, given)
     reference = model if _runs(model) else current
-    proof = _prove(reference, candidate, given, coarse=coarse)
-    return _proven_or_not(proof, reference, current, candidate, did, notes, given)
+    coarse = _is_low_precision(candidate.graph.outline)
+    proof = prove_batching(
+        reference.path,
+        candidate.path,
+        candidate.all_inputs,
+        given=given,
+        rows=reference.fixed_rows,
+        tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
+        same_level=coarse,
+    )
+    served = candidate if proof.holds else current
+    for unused in {current.path, candidate.path} - {served.path, reference.path}:
+        unused.unlink()
+    if not proof.holds:
+        return _unbatched(current, proof.reason, notes, given)
+    action: Action = "kept" if candidate.path == reference.path else "rewritten"
+    return Batching(model=candidate, action=action, reason=" ".join([f"{did}: {proof.reason}.", *notes]))
 
 
 def modernized(model: Model, work_dir: Path) -> tuple[Model, list[str]]:
@@ -151,40 +164,6 @@ def _with_batch(model: Model) -> Model:
         batch="dynamic",
         all_inputs=tuple(map(named, model.all_inputs)),
         all_outputs=tuple(map(named, model.all_outputs)),
-    )
-
-
-def _proven_or_not(
-    proof: Proof,
-    reference: Model,
-    fallback: Model,
-    candidate: Model,
-    did: str,
-    notes: list[str],
-    given: Sequence[Tensors],
-) -> Batching:
-    """Return `candidate` if it gives the same results as `reference`, else `fallback` without batching."""
-    unused = {fallback.path, candidate.path} - {(candidate if proof.holds else fallback).path, reference.path}
-    for path in unused:
-        path.unlink()
-    if not proof.holds:
-        return _unbatched(fallback, proof.reason, notes, given)
-    return Batching(
-        model=candidate,
-        action="kept" if candidate.path == reference.path else "rewritten",
-        reason=" ".join([f"{did}: {proof.reason}.", *notes]),
-    )
-
-
-def _prove(reference: Model, candidate: Model, given: Sequence[Tensors], *, coarse: bool) -> Proof:
-    return prove_batching(
-        reference.path,
-        candidate.path,
-        candidate.all_inputs,
-        given=given,
-        rows=reference.fixed_rows,
-        tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
-        same_level=coarse,
     )
 
 

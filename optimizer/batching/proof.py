@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.batching.rows import Disproved, DoesNotRun, alone_of, rows_of, run_on, those_that_run
+from optimizer.errors import RunFailed
+from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import ModelTensor
-from optimizer.model.ort_child import UNEQUAL_INTEGERS, Tensors, difference, distance
+from optimizer.model.ort_child import UNEQUAL_INTEGERS, Tensors, difference, distance, run_model
 from search.choices import LARGEST_BATCH
 
 PROOF_SAMPLES, PROOF_SIZES = 4, (2, 3, 4)
@@ -38,6 +39,14 @@ _INTEGERS = {
     "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
     "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "BOOL": np.bool_,
 }  # fmt: skip
+
+
+class Disproved(Exception):
+    """Batching is not sound, or cannot be shown to be; the message is the reason."""
+
+
+class DoesNotRun(Disproved):
+    """ONNX Runtime refuses these samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +90,7 @@ def prove_batching(
         if given and not (same_level and told):
             given, alone = given[: max(PROOF_SAMPLES, int(PROOF_S / row_s))], list[Tensors]()
             with suppress(DoesNotRun):  # the load will show it
-                given, alone = those_that_run(original, given, rows)
+                given, alone = _those_that_run(original, given, rows)
             if alone:
                 compare_batches(given, alone, sizes=(*PROOF_SIZES, GIVEN_SAMPLES))
                 if largest > GIVEN_SAMPLES:
@@ -103,11 +112,11 @@ def _samples_alone(
     if all(tensor.datatype != "BYTES" for tensor in inputs):
         samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
         try:
-            return samples, alone_of(original, samples, rows)
+            return samples, _alone_of(original, samples, rows)
         except DoesNotRun:
             if not given:
                 raise
-    running, alone = those_that_run(original, given, rows)
+    running, alone = _those_that_run(original, given, rows)
     for name in (tensor.name for tensor in inputs if tensor.datatype == "BYTES"):
         if all(np.array_equal(one[name], running[0][name]) for one in running):
             raise Disproved(f"{name} is {_EQUAL} (samples that differ more may help)")
@@ -126,7 +135,7 @@ def _compare_largest(
 ) -> bool:
     """Compare a batch of this size; False if it does not run here, which says nothing of its rows."""
     try:
-        results = rows_of(candidate, samples, reference[0].keys(), sizes=(size,))
+        results = _rows_of(candidate, samples, reference[0].keys(), sizes=(size,))
     except DoesNotRun:
         return False
     _compare(reference, results, tolerance)
@@ -142,13 +151,13 @@ def check_runs_whole(path: Path, inputs: Sequence[ModelTensor], given: Sequence[
         return
     shapes = ", ".join(f"{tensor.name} ({', '.join(map(str, tensor.sized))})" for tensor in inputs)
     try:
-        run_on(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
+        _run_on(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
     except DoesNotRun:
         if not given:
             raise
         sizes = {tensor.name: int(tensor.sized[0]) if tensor.sized else 1 for tensor in inputs}
         feed = {name: np.concatenate([rows] * max(1, sizes[name] // len(rows))) for name, rows in given[0].items()}
-        run_on(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
+        _run_on(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
 
 
 def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False) -> Tensors:
@@ -215,5 +224,68 @@ def _compare_batches(
     """Compare each sample's own results with those in batches of several sizes. Raises Disproved."""
     names = reference[0].keys()
     if rows > 1:
-        _compare(reference, rows_of(original, samples, names, sizes=(rows,)), tolerance)
-    _compare(reference, rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance)
+        _compare(reference, _rows_of(original, samples, names, sizes=(rows,)), tolerance)
+    _compare(reference, _rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance)
+
+
+def _run_on(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
+    """Run the file on each of `feeds`. Raises DoesNotRun; `what` says what could not be run."""
+    try:
+        return run_model(path, feeds)
+    except RunFailed as error:
+        raise DoesNotRun(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
+
+
+def _alone_of(path: Path, samples: Sequence[Tensors], rows: int) -> list[Tensors]:
+    """Return each sample's own results: those of the first row, if the file takes `rows` samples at a time."""
+    turns = [_joined([*samples[first:], *samples[:first]], rows) for first in range(len(samples))]
+    done = _run_on(path, turns, "its own batch" if rows > 1 else "one sample by itself")
+    return [
+        {name: array[: max(1, len(array) // rows)] if array.ndim else array for name, array in one.items()}
+        for one in done
+    ]
+
+
+def _those_that_run(path: Path, given: Sequence[Tensors], rows: int) -> tuple[list[Tensors], list[Tensors]]:
+    """Return the samples that run by themselves, and their results. Raises Disproved if none does."""
+    try:
+        return list(given), _alone_of(path, given, rows)
+    except DoesNotRun:
+        done: list[tuple[Tensors, Tensors]] = []
+        for one in given:
+            with suppress(DoesNotRun):
+                done.append((one, _alone_of(path, [one], rows)[0]))
+        if not done:
+            raise
+        return [one for one, _ in done], [result for _, result in done]
+
+
+def _joined(samples: Sequence[Tensors], size: int) -> Tensors:
+    """Return a batch of so many rows: the samples, round and round."""
+    picked = [samples[row % len(samples)] for row in range(size)]
+    return {name: np.concatenate([feed[name] for feed in picked]) for name in samples[0]}
+
+
+def _rows_of(
+    path: Path,
+    samples: Sequence[Tensors],
+    names: Iterable[str],
+    *,
+    sizes: Sequence[int],
+    alone: bool = False,
+) -> list[tuple[str, list[Tensors]]]:
+    """Run the samples, round and round, in batches of these sizes, and each alone if `alone`.
+
+    Returns pairs of a description and the results, row by row. Raises Disproved.
+    """
+    batches = [_joined(samples, size) for size in sizes]
+    single = samples if alone else ()
+    done = _run_on(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}")
+    found = [("alone", done[: len(single)])] if alone else []
+    for size, together in zip(sizes, done[len(single) :], strict=True):
+        for name in names:
+            if together[name].shape[:1] != (size,):
+                raise Disproved(f"output {name} has shape {together[name].shape} for a batch of {size}")
+        rows = [{name: together[name][row : row + 1] for name in names} for row in range(size)]
+        found.append((f"in a batch of {size}", rows))
+    return found

@@ -25,13 +25,14 @@ from optimizer.machine.hardware import use_gpus
 from optimizer.reports.report import REPORT_FILE, write_report
 from optimizer.reports.terminal import answer_view, comparison_view
 from optimizer.reports.text import resume_command
-from optimizer.run.event_file import check_events, events_to
 from optimizer.run.prepare import check_model
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import (
     LOG_FILE,
     check_directory,
+    check_events,
+    events_to,
     locked,
     log,
     logging_to,

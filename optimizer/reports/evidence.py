@@ -56,10 +56,6 @@ class Evidence:
         """Triton's default configuration if it is not the winner."""
         return None if self.found is None else default_of(self.found)
 
-    def knobs(self, trial: TrialRecord) -> str:
-        """Return the trial's configuration in words."""
-        return self.words(trial.config)
-
     def words(self, config: ConfigRecord) -> str:
         """Return a configuration in words."""
         return record_text(config, on_gpu=self.found is not None and bool(self.found.machine.gpus))

@@ -236,4 +236,4 @@ def _pair(evidence: Evidence) -> Iterator[tuple[str, TrialRecord]]:
 
 
 def _named(evidence: Evidence, trial: TrialRecord) -> Data:
-    return {"trial": trial.number, "knobs": evidence.knobs(trial)}
+    return {"trial": trial.number, "knobs": evidence.words(trial.config)}

@@ -122,7 +122,7 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         f"certified. Of all requests, {format_percent(1 - first.quantile)} may be over the limit.",
         table=trial_tables.confirmations(
             evidence.confirmations,
-            {trial.number: evidence.knobs(trial) for trial in evidence.trials},
+            {trial.number: evidence.words(trial.config) for trial in evidence.trials},
             latency=first.name,
         ),
     )

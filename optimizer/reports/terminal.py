@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -60,7 +60,7 @@ def answer_view(
     if frontier is not None:
         parts += [terminal_table(frontier), ""]
     if found.config_diff is not None and not whole:
-        parts += _changed(found.config_diff, directory)
+        parts += _changed(found.config_diff, f"{shown_directory(directory)}/{DIFF_FILE}", most=MOST_LINES)
     caveat = ("" if sure else found.status_reason) or next(text.caveats(found), None)
     if caveat:
         parts.append(Text(caveat, style="yellow"))
@@ -83,12 +83,14 @@ def _named(name: str, line: str) -> Text:
     return Text.assemble((f"{name:<6} ", "bold"), line, overflow="fold")
 
 
-def _changed(diff: str, directory: Path) -> Iterator[RenderableType]:
-    """Yield how many lines of the user's own `config.pbtxt` changed, and the lines themselves if they are few."""
+def _changed(diff: str, place: str, *, most: int | None = None) -> Iterator[RenderableType]:
+    """Yield how many lines of the user's own `config.pbtxt` changed, and the diff; if `most`, few lines alone."""
     changed = [line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    what = f"{shown_directory(directory)}/{DIFF_FILE}: {len(changed)} lines changed"
+    what = f"{place}: {len(changed)} lines changed"
     yield _named("Diff", what if changed else "none: your config.pbtxt is the recommendation")
-    yield from _diff_lines(changed if len(changed) <= MOST_LINES else ())
+    styles = {"+": "green", "-": "red", "@": "dim"}
+    for line in diff.splitlines() if most is None else changed if len(changed) <= most else ():
+        yield Text(printable(line, most=len(line)), style=styles.get(line[:1], ""), overflow="fold")
 
 
 def recommendation_view(found: RecommendationRecord) -> RenderableType:
@@ -99,7 +101,7 @@ def recommendation_view(found: RecommendationRecord) -> RenderableType:
         if table is not None:
             parts += [terminal_table(table), ""]
     if found.config_diff is not None:
-        parts += [*_changes(found.config_diff), ""]
+        parts += [*_changed(found.config_diff, f"{DIFF_FILE} in the run's directory, for patch -p1"), ""]
     seconds = found.seconds
     lines = {
         "Time": None if found.time_use is None else found.time_use.summary,
@@ -112,21 +114,6 @@ def recommendation_view(found: RecommendationRecord) -> RenderableType:
     }
     parts += [_named(name, line) for name, line in lines.items() if line]
     return Group(*parts)
-
-
-def _changes(diff: str) -> Iterator[RenderableType]:
-    """Yield the changes to the user's own `config.pbtxt`."""
-    if not diff:
-        yield Text("No change: your config.pbtxt is the recommendation.", style="bold")
-        return
-    yield Text(f"Your config.pbtxt, changed ({DIFF_FILE} in the run's directory, for patch -p1):", style="bold")
-    yield from _diff_lines(diff.splitlines())
-
-
-def _diff_lines(lines: Iterable[str]) -> Iterator[RenderableType]:
-    styles = {"+": "green", "-": "red", "@": "dim"}
-    for line in lines:
-        yield Text(printable(line, most=len(line)), style=styles.get(line[:1], ""), overflow="fold")
 
 
 def _accuracy(found: RecommendationRecord) -> Iterator[str]:

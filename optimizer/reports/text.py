@@ -197,31 +197,15 @@ def answers_under_load(found: RecommendationRecord) -> str | None:
 
 
 def share_of_engine(found: RecommendationRecord) -> str | None:
-    """Return the certified rate as a share of the engine's own; None if it was not measured.
-
-    If it is far below, also what the front end let through in the trial, and what each protocol lets through.
-    """
-    certificate, why = found.winner.certificate, found.winner.why
+    """Return the certified rate as a share of the engine's own; None if it was not measured."""
+    certificate = found.winner.certificate
     if certificate is None or found.standalone_per_s is None or found.objective.rate_per_s is not None:
         return None
     share = certificate.rate_per_s / found.standalone_per_s
-    per_cent = format(100 * share, ".0f" if share > FAR_BELOW else ".2g")
-    text = f"{per_cent} % of the {format_rate(found.standalone_per_s)}/s that its engine does standalone"
-    if share >= FAR_BELOW:
-        return f"It is {text}."
-    through_per_s = (
-        None if why is None or why.prediction is None else why.prediction.service_times.let_through_per_s
+    only, per_cent = ("", f"{100 * share:.0f}") if share >= FAR_BELOW else ("only ", f"{100 * share:.2g}")
+    return (
+        f"It is {only}{per_cent} % of the {format_rate(found.standalone_per_s)}/s that its engine does standalone."
     )
-    if through_per_s is not None and through_per_s < FAR_BELOW * found.standalone_per_s:
-        text += f"; the server's front end passed at most {format_rate(through_per_s)} requests/s"
-    names = {"none": "", "system": " with --shared-memory system"}
-    by_rate = sorted(found.front_ends, key=lambda one: one.requests_per_s, reverse=True)
-    each = ", ".join(
-        f"--protocol {one.protocol}{names[one.shared_memory]} {format_rate(one.requests_per_s)}/s"
-        for one in by_rate
-    )
-    front_ends = f"; measured limits: {each}" if each else ""
-    return f"It is only {text}{front_ends}."
 
 
 def limits_text(slo: Slo) -> str:

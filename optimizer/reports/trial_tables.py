@@ -63,7 +63,7 @@ def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
     reason, whole = short_and_rest(reason_of(trial))
     return (
         number(trial.number, count),
-        Cell(text=evidence.knobs(trial)),
+        Cell(text=evidence.words(trial.config)),
         Cell(text=trial.state, style=trial.state),
         Cell(text=rate_text(trial) if trial.state == "complete" else "", order=trial.rate_at_limit_per_s or 0.0),
         number(None if measured is None else measured.latency_at_ms(quantile), format_ms),

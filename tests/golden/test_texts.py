@@ -17,7 +17,6 @@ from recommendations import (
     engine,
     measurement,
     output_accuracy,
-    predicted,
     profile,
     recommendation,
     run_dir,
@@ -38,7 +37,6 @@ from search.certification.certify import Caveat
 from search.records.certificate import SlowPhasesRecord
 from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import (
-    FrontEndRecord,
     RecommendationRecord,
     SecondsRecord,
     StageRecord,
@@ -172,10 +170,6 @@ def ends_of_runs() -> dict[str, Any]:
     )
     limits = (LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=10.0))
     median = certified_latency(quantile=0.5, latency_ms=7.5, latency_low_ms=7.0, latency_high_ms=8.0, violations=4)
-    front_ends = (
-        FrontEndRecord(protocol="http", shared_memory="none", requests_per_s=5100.0),
-        FrontEndRecord(protocol="grpc", shared_memory="system", requests_per_s=22_594.0),
-    )
     slow = SlowPhasesRecord(share=0.124, slowdown=1.63, seen_s=118.2, usual_per_s=1200.0)
     int8 = {
         "winner": trial(config=config(engine=replace(engine(), precision="int8"))),
@@ -203,12 +197,6 @@ def ends_of_runs() -> dict[str, Any]:
         "no layers": {"time_use": TimeUseRecord(summary="Waiting.", winner=None)},
         "near the engine": {"standalone_per_s": 1500.0},
         "far from the engine": {"standalone_per_s": 20_000.0},
-        "front end": {"winner": predicted(let_through_per_s=5060.0), "standalone_per_s": 20_000.0},
-        "front end lets more through": {
-            "winner": predicted(let_through_per_s=15_000.0),
-            "standalone_per_s": 20_000.0,
-        },
-        "front ends": {"standalone_per_s": 20_000.0, "front_ends": front_ends},
     }
     shown = {name: end_of(recommendation(**changes)) for name, changes in cases.items()}
     usual = shown["usual"]

@@ -20,12 +20,8 @@ from search.records.recommendation import (
 from search.records.slo import Slo
 from search.records.trial import (
     MeasurementRecord,
-    PredictionRecord,
-    ReplayRecord,
     ServerTimingsRecord,
-    ServiceTimesRecord,
     TrialRecord,
-    WhyRecord,
 )
 from search.trials.bench import Spent
 from search.trials.trial import Trial, trial_of
@@ -133,29 +129,6 @@ def trial(number: int = 3, **changes: Any) -> Trial:
         measurement=measurement(),
     )
     return made.changed(**{"certificate": certificate(), **changes})
-
-
-def predicted(slowdown: float = 1.0, let_through_per_s: float | None = None) -> TrialRecord:
-    """Return the record of a trial that was measured because its execution times promised much."""
-    times = ServiceTimesRecord(
-        batch_sizes=(1,),
-        one_busy_ms=(1.0,),
-        all_busy_ms=(1.0,),
-        overhead_ms=0.1,
-        let_through_per_s=let_through_per_s,
-    )
-    prediction = PredictionRecord(
-        rate_per_s=1130.0,
-        sd=0.1,
-        simulated_per_s=1000.0,
-        rank=1,
-        untried=9,
-        to_beat_per_s=None,
-        service_times=times,
-    )
-    why = WhyRecord(cause="predicted", prediction=prediction)
-    replay = ReplayRecord(slowdown=slowdown, rate_per_s=820.0, error=0.1)
-    return trial().model_copy(update={"why": why, "replay": replay})
 
 
 def profile(name: str = "conv1", bound: Any = "arithmetic", **changes: Any) -> EngineProfileRecord:

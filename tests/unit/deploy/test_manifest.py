@@ -10,7 +10,7 @@ import pytest
 from bundles import on_disk
 
 from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
-from deploy.manifest import MANIFEST_FILE
+from deploy.render import MANIFEST_FILE
 from loadgen.errors import BadInput
 
 

@@ -3,8 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizer.batching.proof import PROOF_SAMPLES, sample
-from optimizer.batching.rows import Disproved
+from optimizer.batching.proof import PROOF_SAMPLES, Disproved, sample
 from optimizer.model.onnx_model import ModelTensor
 from optimizer.model.ort_child import difference
 

@@ -9,7 +9,7 @@ import pytest
 from recommendations import trial as made
 
 from loadgen.errors import BadInput
-from optimizer.run.event_file import check_events, events_to
+from optimizer.run.run_directory import check_events, events_to
 from search.trials import events
 
 ALL: tuple[events.Event, ...] = (
