@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -132,10 +133,13 @@ def print_result(document: Callable[[], str], view: Callable[[], RenderableType]
             sys.stdout.flush()
             return [unforeseen(error)]
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        _drop_stdout()
     except OSError as error:
         _drop_stdout()
+        if error.errno in (
+            errno.EPIPE,
+            errno.EIO,
+        ):  # a reader such as `head` has seen enough, or a terminal is gone
+            return []
         return [EnvironmentFailed(f"The result could not be printed: {error.strerror}.", "Files still hold it.")]
     return []
 

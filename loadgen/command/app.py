@@ -139,9 +139,15 @@ class Stop:
 def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
     """Until the block ends, the first SIGINT, SIGTERM or SIGHUP sets `Stop` and calls `announce`; the next raises.
 
-    All are treated alike, so that a scheduler that ends the job gets the best answer so far.
+    All are treated alike, so that a scheduler that ends the job gets the best answer so far. `announce` is called
+    in a thread: the signal may come while this one writes, with a lock that a live display waits for.
     """
-    stop = Stop()
+    stop, signalled = Stop(), threading.Event()
+
+    def tell() -> None:
+        signalled.wait()
+        if stop.asked:
+            announce()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
@@ -149,10 +155,16 @@ def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
             stop.at_once = signal.Signals(number).name
             raise KeyboardInterrupt(stop.at_once)
         stop.asked = True
-        announce()
+        signalled.set()
 
-    with _handling(on_signal):
-        yield stop
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        with _handling(on_signal):
+            yield stop
+    finally:
+        signalled.set()
+        telling.join()
 
 
 @contextmanager

@@ -67,11 +67,11 @@ def summary(found: RecommendationRecord) -> Table:
             if is_ensemble(trial.config)
             else (_batch(trial.config), str(trial.config.instance_count))
         )
-        rate = UNKNOWN if trial.certificate is None else _rate(trial, found.slo.confidence)
+        rate = UNKNOWN if trial.certificate is None else _rate(trial, found.slo.confidence, mark=" once")
         latencies = [_latency(trial, limit).partition(" (")[0] for limit in found.slo.limits]
         texts = rate, *latencies, format_dollars(million_usd(found, trial)), *knobs, found.workload.protocol
         cells = [Cell(text=one, style=NUMBER) for one in texts]
-        rows.append(("yours" if trial is found.start else name, cells))
+        rows.append(("yours" if trial is found.start else name.removeprefix("Triton "), cells))
     latencies = [limit.name for limit in found.slo.limits]
     return table_of_texts(("", "rate", *latencies, "$/million", "batch", "instances", "protocol"), rows)
 
@@ -135,12 +135,11 @@ def _batch(config: ConfigRecord) -> str:
     return "no batching" if kept or not config.max_batch_size else str(config.max_batch_size)
 
 
-def _rate(trial: TrialRecord, confidence: float) -> str:
+def _rate(trial: TrialRecord, confidence: float, mark: str = ", provisional") -> str:
     certificate = trial.certificate
     if certificate is None:
         return "not certified"
-    provisional = "" if certificate.certifies(confidence) else ", provisional"
-    return f"{format_rate(certificate.rate_per_s)}/s{provisional}"
+    return f"{format_rate(certificate.rate_per_s)}/s{'' if certificate.certifies(confidence) else mark}"
 
 
 def _capacity(trial: TrialRecord) -> str:

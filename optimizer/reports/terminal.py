@@ -46,7 +46,7 @@ def answer_view(
     parts.append(
         Text.assemble(
             (found.status.replace("_", " ").upper(), f"bold {tone}"),
-            ("  " + text.headline(found), "bold"),
+            ("  " + text.rate_and_limits(found), "bold"),
             f" (exit code {found.exit_code})",
         )
     )

@@ -35,15 +35,18 @@ TOO_MUCH = 1.2
 
 
 def headline(found: RecommendationRecord) -> str:
-    """Return the answer in a few words, `Provisional: ` before a rate that is not certified."""
+    """Return the answer in a few words, and whether it is provisional."""
+    return f"{'Provisional: ' if found.provisional else ''}{rate_and_limits(found)}"
+
+
+def rate_and_limits(found: RecommendationRecord) -> str:
+    """Return the rate that was met, its limits and its traffic in a few words."""
     certificate = found.winner.certificate
     assert certificate is not None
     traffic = f", for {found.workload.text}" if found.workload.text else ""
-    provisional = "Provisional: " if found.provisional else ""
     ignored = certificate.slow_phases is not None and certificate.slow_phases.ignored
     speed = ", at the machine's usual speed" if ignored else ""
-    rate = format_rate(certificate.rate_per_s)
-    return f"{provisional}{rate} requests/s with {limits_text(found.slo)}{traffic}{speed}"
+    return f"{format_rate(certificate.rate_per_s)} requests/s with {limits_text(found.slo)}{traffic}{speed}"
 
 
 def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -121,14 +122,16 @@ class Terminal:
         return repr(self.written[-3000:])
 
     def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
         while not self._closing:
             if not select.select([self._master], [], [], LOOK_EVERY_S)[0]:
                 continue
             try:
-                text = os.read(self._master, 65536).decode(errors="replace")
+                read = os.read(self._master, 65536)
             except OSError:  # EIO: nothing holds the other end any more
                 return
-            if not text:
+            if not read:
                 return
+            text = decoder.decode(read)
             self._chunks.append(text)
             self._echo(text)

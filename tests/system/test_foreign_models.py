@@ -20,7 +20,7 @@ from optimizer.model.samples import given_samples, synthetic_samples
 
 pytestmark = pytest.mark.system
 
-UNBATCHED = {"yolo", "two_batch_axes", "scalar_output"}
+UNBATCHED = {"yolo", "two_batch_axes", "scalar_output", "quantized"}
 BATCH = 3
 Tensors = dict[str, NDArray[Any]]
 

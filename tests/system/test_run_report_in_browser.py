@@ -169,7 +169,7 @@ def test_paper_is_unfolded_and_folded_again(report: Page) -> None:
 def test_tables_sort_by_figures_and_back(report: Page) -> None:
     rates = (
         "(() => { const heading = [...document.querySelectorAll('.sortable th')]"
-        ".findLast(th => th.textContent === 'capacity/s'); heading.querySelector('button').click();"
+        ".findLast(th => th.textContent === 'rate'); heading.querySelector('button').click();"
         " return [...heading.closest('table').tBodies[0].rows].map(row => Number(row.cells[3].dataset.order)) })()"
     )
     up, down = report.value(rates), report.value(rates)

@@ -61,6 +61,7 @@ const symbols = {
   triangle: (color) => `<path d="M7 2.5L12 11.5H2Z" fill="none" stroke="${color}" stroke-width="1.5"/>`,
   fallen: (color) => `<path d="M2 3H12L7 12Z" fill="${color}"/>`,
   diamond: (color) => `<path d="M7 1L12.5 7L7 13L1.5 7Z" fill="${color}"/>`,
+  hollow: (color) => `<path d="M7 1.5L12 7L7 12.5L2 7Z" fill="none" stroke="${color}" stroke-width="1.5"/>`,
   bar: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="6"/>`,
   line: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="2"/>`,
   hatched: (color) => `<rect x="1" y="1" width="12" height="12" fill="${color}"/><path d="M1 8L8 1M3 13L13 3M9 13L13 9" stroke="var(--panel)" stroke-width="1.5"/>`,
@@ -221,6 +222,40 @@ const draw = {
     const entries = [["square", "color-mix(in oklab, var(--winner) 50%, var(--panel))", "measured"]];
     if (predicted.length) entries.push(["hatched", "color-mix(in oklab, var(--winner) 50%, var(--panel))", "only predicted"]);
     if (best.length) entries.push(["frame", "var(--ink)", "recommended"]);
+    return [key(entries), plot];
+  },
+
+  capacity({ loads, unit, log, limits, confirmed }, width) {
+    const values = [...loads, ...limits.map((d) => ({ value: d.ms }))].map((d) => d.value).filter((value) => value !== null);
+    const y = log ? logDomain(values) : domain(values);
+    const x = domain(loads.map((d) => d.rate));
+    const marks = DECISIONS.flatMap(([decided, color, , , symbol]) => {
+      const own = loads.filter((d) => d.decided === decided).map((d) => ({ ...d, at: d.value ?? y[1] }));
+      return Plot.dot(own, {
+        x: "rate", y: "at", symbol, r: 4.5, stroke: color, strokeWidth: 1.8, fill: decided === "met" ? color : "var(--paper)", tip: { fill: "var(--panel)" },
+        title: (d) => `${d.confirms ? "confirmation" : "probe"}, ${short(d.rate)}/s: ${d.words}\n${unit}: ${d.value === null ? "none" : short(d.value)}`,
+      });
+    });
+    const confirmations = loads.filter((d) => d.confirms).map((d) => ({ ...d, at: d.value ?? y[1] }));
+    const onTheRight = confirmed.some((d) => d.rate > (x[0] + x[1]) / 2);
+    const plot = Plot.plot(base(width, Math.max(300, Math.min(400, width * 0.5)), {
+      ariaLabel: `${unit} over the rate`,
+      x: { label: "requests/s →", domain: x, ticks: xTicks(width), tickFormat: short },
+      y: { type: log ? "log" : "linear", domain: y, axis: null },
+      marks: [
+        ...(log ? logAxis(y, `↑ ${unit}`) : [Plot.gridY({ ticks: 5, ...GRID }), Plot.axisY({ ticks: 5, tickFormat: short, label: `↑ ${unit}` })]),
+        ...limitRules(limits),
+        Plot.ruleX(confirmed, { x: "rate", stroke: "var(--winner)", strokeWidth: 1.5 }),
+        Plot.text(confirmed, {
+          x: "rate", text: "name", frameAnchor: "bottom", textAnchor: onTheRight ? "end" : "start", dx: onTheRight ? -6 : 6, dy: -8,
+          fill: "var(--winner)", stroke: "var(--paper)", strokeWidth: 4,
+        }),
+        Plot.dot(confirmations, { x: "rate", y: "at", symbol: "diamond", r: 10, stroke: "var(--soft)", strokeWidth: 1.4 }),
+        ...marks,
+      ],
+    }));
+    const entries = DECISIONS.filter(([decided]) => loads.some((d) => d.decided === decided)).map(([decided, color, kind]) => [kind, color, decided]);
+    if (confirmations.length) entries.push(["hollow", "var(--soft)", "confirmation"]);
     return [key(entries), plot];
   },
 

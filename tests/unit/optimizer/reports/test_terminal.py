@@ -16,6 +16,7 @@ from optimizer.reports.tables import comparison
 from optimizer.reports.terminal import answer_view, recommendation_view
 from optimizer.reports.text import lead
 from optimizer.run.progress import certified_line, trial_line
+from search.labels import rate_text
 from search.records.answers import AnswersRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
@@ -168,7 +169,7 @@ def test_on_a_terminal_a_trial_is_one_line_and_keeps_what_matters_most(most: int
         )
     )
     assert all(len(line) <= most for line in (best, other, failed, confirmed))
-    rate = f"{format_rate(busy.rate_at_limit_per_s)}/s"
+    rate = rate_text(busy)
     assert all("trial 12" in line and "batch 128" in line for line in (best, other, failed))
     assert rate in best
     assert rate in other

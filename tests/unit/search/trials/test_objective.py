@@ -122,5 +122,5 @@ def test_the_reason_says_what_was_asked_for() -> None:
     text = reason_for(winner, [at(0, RATE, 40.0), winner], SOONEST)
     assert "answered soonest of 2 configurations" in text
     assert "2 measured" in text
-    assert "trial 0, is 25 % behind" in text
+    assert "trial 0, is predicted 25 % behind" in text
     assert [record.number for record in alternatives_to(winner, [at(0, RATE, 40.0), winner], SOONEST)] == [0]
