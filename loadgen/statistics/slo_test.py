@@ -95,16 +95,10 @@ def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdic
     `judge` returns the verdict on the requests that were due from a time on.
     """
     verdict = judge(steady.earliest_ns)
-    settled = steady.stationary
     if verdict.answer != "inconclusive" and steady.start_ns > steady.earliest_ns:
         later = judge(steady.start_ns)
-        if verdict.answer == "met" and not later.violations:  # fewer requests decide less, and contradict nothing
-            settled = True
-        elif later.answer == verdict.answer:
-            verdict = later
-        else:
-            verdict = replace(verdict, answer="inconclusive")
-    verdict = replace(verdict, stationary=settled and not (steady.rising or steady.backed_up))
+        verdict = later if later.answer == verdict.answer else replace(verdict, answer="inconclusive")
+    verdict = replace(verdict, stationary=steady.stationary and not steady.backed_up)
     if steady.growing:
         return replace(verdict, answer="violated", overloaded=True, reason=OVERLOADED)
     if verdict.answer == "met" and not verdict.stationary:
@@ -241,8 +235,7 @@ def certify_together(
         steady = [steady_state(log, limit_ms=limit.steady_after_ms) for log in judged]
         starts = zip(*((one.earliest_ns, one.start_ns) for one in steady), strict=True)
         first, second = (_judge(limit, each, joined(judged, starts_ns), 0, shared_ms) for starts_ns in starts)
-        agree = first.answer == second.answer or (first.answer == "met" and not second.violations)
-        verdict = first if agree else replace(first, answer="inconclusive")
+        verdict = first if first.answer == second.answer else replace(first, answer="inconclusive")
         if any(one.growing for one in steady):
             verdict = replace(verdict, answer="violated", overloaded=True, reason=OVERLOADED)
         return verdict

@@ -33,8 +33,7 @@ class Steady:
 
     earliest_ns: int
     start_ns: int
-    stationary: bool  # False: MSER-5 cut as much as it may
-    rising: bool  # latencies rise all the time
+    stationary: bool  # False: MSER-5 cut as much as it may, or latencies rise all the time
     backed_up: bool  # all through the last second, over 3 x rate x limit requests were waiting
     growing: bool  # backed up, and the queue grows: overloaded
 
@@ -46,12 +45,12 @@ def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
     """
     earliest_ns = left_out_ns(limit_ms)
     first = int(np.searchsorted(log.scheduled_ns, earliest_ns))
-    cut, stationary, rises = 0, True, False
+    cut, stationary = 0, True
     if first < len(log.scheduled_ns):
         judged = log.rows(first, len(log))
         relevant_ns = np.maximum(judged.latency_ns, round(RELEVANT * 1e6 * limit_ms))
         cut, stationary = mser(_batch_means(judged.scheduled_ns, relevant_ns, earliest_ns))
-        rises = rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
+        stationary &= not rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
     end_ns = float(log.scheduled_ns[-1]) if len(log.scheduled_ns) else 0.0
     rate_per_s = len(log.scheduled_ns) / (end_ns / 1e9) if end_ns else 0.0
     backed_up, growing = backlog(log, limit_ms, rate_per_s)
@@ -59,7 +58,6 @@ def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
         earliest_ns=earliest_ns,
         start_ns=earliest_ns + cut * BINS_PER_BATCH * _BIN_NS,
         stationary=stationary,
-        rising=rises,
         backed_up=backed_up,
         growing=growing,
     )

@@ -124,7 +124,7 @@ def verdict_of(violations: int, n: int = 20_000, found: Clustering | None = BURS
 
 
 STEADY: dict[str, Any] = {
-    "earliest_ns": 1, "start_ns": 1, "stationary": True, "rising": False, "backed_up": False, "growing": False
+    "earliest_ns": 1, "start_ns": 1, "stationary": True, "backed_up": False, "growing": False
 }  # fmt: skip
 
 
@@ -144,7 +144,6 @@ def test_what_mser_cuts_off_may_not_change_the_answer(whole: int, after_cut: int
         earliest_ns=1_000_000_000,
         start_ns=3_000_000_000,
         stationary=True,
-        rising=False,
         backed_up=False,
         growing=False,
     )
@@ -185,7 +184,6 @@ def test_no_rate_is_met_while_latencies_change_or_requests_wait(
         "earliest_ns": 1,
         "start_ns": 1,
         "stationary": True,
-        "rising": False,
         "backed_up": False,
         "growing": False,
     }
