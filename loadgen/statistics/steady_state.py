@@ -17,10 +17,6 @@ _PARTS = 8
 _RISING_KENDALL = 0.85  # 1: no exception; chance alone reaches 0.85 once in 1,150 runs
 _SAMPLE = 50_000
 
-RELEVANT = 0.25
-"""Latencies below a quarter of the limit count as equal: their drifts say nothing about late requests, and a cut
-by chance left runs without a single late request undecided. Bursts are measured from that level on, too."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
@@ -39,7 +35,7 @@ class Steady:
 
 
 def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
-    """Drop max(1 s, 3 x limit), then at most half of the rest by MSER-5 (White 1997), on latencies that matter.
+    """Drop max(1 s, 3 x limit), then at most half of the rest by MSER-5 (White 1997).
 
     The log may belong to a run that is still going on, or be empty.
     """
@@ -48,8 +44,7 @@ def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
     cut, stationary = 0, True
     if first < len(log.scheduled_ns):
         judged = log.rows(first, len(log))
-        relevant_ns = np.maximum(judged.latency_ns, round(RELEVANT * 1e6 * limit_ms))
-        cut, stationary = mser(_batch_means(judged.scheduled_ns, relevant_ns, earliest_ns))
+        cut, stationary = mser(_batch_means(judged.scheduled_ns, judged.latency_ns, earliest_ns))
         stationary &= not rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
     end_ns = float(log.scheduled_ns[-1]) if len(log.scheduled_ns) else 0.0
     rate_per_s = len(log.scheduled_ns) / (end_ns / 1e9) if end_ns else 0.0

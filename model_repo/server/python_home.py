@@ -16,6 +16,7 @@ from pathlib import Path
 _EVERYONE_MAY_WRITE = 0o002
 
 _MODULE = "_tritune_search_path"
+_OUR_CODE = Path(__file__).resolve().parents[2]  # an editable checkout runs this code anyway
 _SET_SEARCH_PATH = """\
 import site
 import sys
@@ -75,7 +76,7 @@ def misread_numpy() -> str | None:
 
 def _danger(entry: Path) -> str | None:
     mode = entry.stat().st_mode
-    if entry.resolve() == Path.cwd():
+    if entry.resolve() == Path.cwd() != _OUR_CODE:
         return "the current directory"
     if not entry.is_absolute():
         return "which depends on the current directory"
