@@ -73,6 +73,11 @@ class RequestLog:
         return latency
 
     @property
+    def until_s(self) -> float:
+        """The seconds from the start of the run until the last request was due; 0 without any."""
+        return float(self.scheduled_ns[-1]) / 1e9 if len(self) else 0.0
+
+    @property
     def latency_failures_last_ns(self) -> NDArray[np.int64]:
         """The latency, `FAILED_NS` for a failed request, shape (n,)."""
         latency = self.latency_ns

@@ -37,7 +37,7 @@ def judge(log: RequestLog, limits: Limits, decided: Sequence[Verdict] = ()) -> t
     `decided` are verdicts on the latency limits that ended the run, and stand; none: the whole log decides.
     """
     verdicts = decided or [certify(log, limit, confidence=limits.confidence) for limit in limits.latency]
-    checks = [_check_of(verdict, _last_s(log)) for verdict in verdicts]
+    checks = [_check_of(verdict, log.until_s) for verdict in verdicts]
     if limits.max_error_ratio is not None:
         checks.append(_check_errors(log, limits.max_error_ratio, limits.confidence))
     return tuple(checks)
@@ -71,7 +71,7 @@ def _check_errors(log: RequestLog, max_ratio: float, confidence: float) -> Check
     verdict = certify(
         _failures_alone(log), LatencyLimit(limit_ms=1.0, quantile=1 - max_ratio), confidence=confidence
     )
-    check = _share_check(f"errors <= {format_percent(max_ratio)}", "errors", max_ratio, verdict, _last_s(log))
+    check = _share_check(f"errors <= {format_percent(max_ratio)}", "errors", max_ratio, verdict, log.until_s)
     return check.model_copy(update={"reason": check.reason.replace("failed or took over 1 ms", "failed")})
 
 
@@ -135,7 +135,7 @@ def p99_bounds(log: RequestLog, confidence: float) -> P99Bounds:
     return P99Bounds(
         low_ms=none_if_not_finite(verdict.latency_lower_ms) or None,
         high_ms=high_ms,
-        needed_s=_bounded_after_s(_last_s(log), verdict) if high_ms is None else None,
+        needed_s=_bounded_after_s(log.until_s, verdict) if high_ms is None else None,
     )
 
 
@@ -199,10 +199,6 @@ def _failures_alone(log: RequestLog) -> RequestLog:
     return RequestLog(
         scheduled_ns=log.scheduled_ns, sent_ns=log.scheduled_ns, done_ns=log.scheduled_ns, outcome=log.outcome
     )
-
-
-def _last_s(log: RequestLog) -> float:
-    return float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
 
 
 class FailFast:

@@ -214,7 +214,7 @@ class _Confirming:
         def decided(log: RequestLog) -> bool:
             nonlocal hopeful_until_s
             verdicts = self.verdicts(log)
-            now_s = float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
+            now_s = log.until_s
             most_s = min(duration_s - now_s, patience_s)
             if not any(is_hopeless(verdict, rate_per_s, most_s) for verdict in verdicts):
                 hopeful_until_s = now_s

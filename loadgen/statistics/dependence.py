@@ -49,9 +49,11 @@ def bursts(
 
     Few runs have enough violations for that. But a queue leaves a high level much as it leaves a lower one, so
     bursts are measured at levels that half to a twentieth of the requests exceed, as far as these are at least
-    a quarter of the limit, and at the limit; the largest figure counts. For exponential bursts, the mean size is
-    half the variance inflation. It is never less than the requests of a quarter of `shared_ms`, by default
-    the limit: a server that stalls does so for about as long, and all streams that are under way share a pause.
+    a quarter of the limit, and at the limit; the largest figure counts. Where no request took half of the limit
+    there was no such queue, and drifts of a few per cent make long bursts at those levels: they do not count. For
+    exponential bursts, the mean size is half the variance inflation. It is never less than the requests of a
+    quarter of `shared_ms`, by default the limit: a server that stalls does so for about as long, and all streams
+    that are under way share a pause.
 
     Returns None if the run is too short: fewer than eight blocks.
     """
@@ -83,6 +85,8 @@ def least_burst(rate_per_s: float, shared_ms: float) -> float:
 
 
 def _levels(latency_ns: NDArray[np.int64], limit_ns: int) -> list[float]:
+    if latency_ns.max() < limit_ns / 2:
+        return [limit_ns]
     sample = latency_ns[:: max(1, len(latency_ns) // _SAMPLE)]
     levels = np.quantile(sample, [1 - share for share in _LEVELS])
     return [limit_ns, *(level for level in levels if limit_ns / 4 <= level < limit_ns)]

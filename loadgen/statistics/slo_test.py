@@ -96,8 +96,7 @@ def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdic
     """
     verdict = judge(steady.earliest_ns)
     if verdict.answer != "inconclusive" and steady.start_ns > steady.earliest_ns:
-        later = judge(steady.start_ns)
-        verdict = later if later.answer == verdict.answer else replace(verdict, answer="inconclusive")
+        verdict = _upheld(verdict, judge(steady.start_ns))
     verdict = replace(verdict, stationary=steady.stationary and not steady.backed_up)
     if steady.growing:
         return replace(verdict, answer="violated", overloaded=True, reason=OVERLOADED)
@@ -111,6 +110,17 @@ def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdic
             verdict, reason=f"{verdict.reason}; the first {unlike_s:.3g} s after the warm-up are unlike the rest"
         )
     return verdict
+
+
+def _upheld(whole: Verdict, rest: Verdict) -> Verdict:
+    """Return the verdict on a run whose beginning is unlike the rest: its answer has to be that on both.
+
+    But a rest with no larger a share of late requests is no reason against "met": it may only be too short.
+    """
+    if rest.answer == whole.answer:
+        return rest
+    no_worse = rest.violations * whole.n <= whole.violations * rest.n
+    return whole if whole.answer == "met" and no_worse else replace(whole, answer="inconclusive")
 
 
 def _judge(limit: LatencyLimit, confidence: float, log: RequestLog, start_ns: int, shared_ms: float) -> Verdict:
@@ -235,7 +245,7 @@ def certify_together(
         steady = [steady_state(log, limit_ms=limit.steady_after_ms) for log in judged]
         starts = zip(*((one.earliest_ns, one.start_ns) for one in steady), strict=True)
         first, second = (_judge(limit, each, joined(judged, starts_ns), 0, shared_ms) for starts_ns in starts)
-        verdict = first if first.answer == second.answer else replace(first, answer="inconclusive")
+        verdict = replace(first, answer=_upheld(first, second).answer)
         if any(one.growing for one in steady):
             verdict = replace(verdict, answer="violated", overloaded=True, reason=OVERLOADED)
         return verdict

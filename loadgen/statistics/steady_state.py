@@ -24,12 +24,12 @@ class Steady:
 
     Requests before `earliest_ns` are never judged. From there, MSER-5 on the mean latency drops a longer beginning
     if that makes the rest more uniform; `start_ns` is its cut. MSER-5 can mistake a burst at the beginning for a
-    warm-up, so "met" has to hold from `earliest_ns` and from `start_ns`.
+    warm-up, and drifts far below the limit for one, so a test looks at the requests from both times on.
     """
 
     earliest_ns: int
     start_ns: int
-    stationary: bool  # False: MSER-5 cut as much as it may, or latencies rise all the time
+    stationary: bool  # False: latencies rise all the time
     backed_up: bool  # all through the last second, over 3 x rate x limit requests were waiting
     growing: bool  # backed up, and the queue grows: overloaded
 
@@ -44,10 +44,9 @@ def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
     cut, stationary = 0, True
     if first < len(log.scheduled_ns):
         judged = log.rows(first, len(log))
-        cut, stationary = mser(_batch_means(judged.scheduled_ns, judged.latency_ns, earliest_ns))
-        stationary &= not rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
-    end_ns = float(log.scheduled_ns[-1]) if len(log.scheduled_ns) else 0.0
-    rate_per_s = len(log.scheduled_ns) / (end_ns / 1e9) if end_ns else 0.0
+        cut = mser(_batch_means(judged.scheduled_ns, judged.latency_ns, earliest_ns))
+        stationary = not rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
+    rate_per_s = len(log) / log.until_s if log.until_s else 0.0
     backed_up, growing = backlog(log, limit_ms, rate_per_s)
     return Steady(
         earliest_ns=earliest_ns,
@@ -82,17 +81,16 @@ def _batch_means(
     return batches
 
 
-def mser(batches: NDArray[np.float64]) -> tuple[int, bool]:
+def mser(batches: NDArray[np.float64]) -> int:
     """Return how many batches to cut for the least standard error of the rest's mean; at most half of them."""
     n = len(batches)
     if n < _MIN_BATCHES:
-        return 0, True
+        return 0
     scaled = batches / max(float(batches.max()), 1e-300)
     left = np.arange(n, 0, -1)
     sums, squares = np.cumsum(scaled[::-1])[::-1], np.cumsum(scaled[::-1] ** 2)[::-1]
     error = np.maximum(squares - sums**2 / left, 0.0) / left**2
-    cut = int(np.argmin(error[: n // 2 + 1]))
-    return cut, cut < n // 2
+    return int(np.argmin(error[: n // 2 + 1]))
 
 
 def rising(latency_ns: NDArray[np.int64]) -> bool:

@@ -215,6 +215,14 @@ def test_a_slow_beginning_alone_does_not_break_the_limit() -> None:
     assert "the first 2 s after the warm-up are unlike the rest" in verdict.reason
 
 
+def test_drifts_far_below_the_limit_decide_nothing() -> None:
+    """Batches of a GPU near its capacity: latencies at a third of the limit, 10 % longer in each second second."""
+    log = steady_log(7000, 12)
+    latency_ns = np.where(log.scheduled_ns // 1_000_000_000 % 2, 33_000_000, 30_000_000) + log.latency_ns // 10
+    verdict = certify(dataclasses.replace(log, done_ns=log.scheduled_ns + latency_ns), LatencyLimit(limit_ms=100))
+    assert (verdict.answer, verdict.violations) == ("met", 0)
+
+
 def test_a_server_that_slows_down_is_not_certified() -> None:
     log = steady_log(1000, 15)
     slower = (log.latency_ns * np.exp(log.scheduled_ns / 6e9)).astype(np.int64)
