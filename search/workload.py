@@ -181,7 +181,7 @@ class Workload:
             return watch
 
         def patient(log: RequestLog) -> bool:
-            return bool(len(log)) and log.scheduled_ns[-1] >= NEARLY_ALL * turn_s * 1e9 and watch(log)
+            return log.until_s >= NEARLY_ALL * turn_s and watch(log)
 
         return patient
 

@@ -14,7 +14,7 @@ from loadgen.statistics.checks import change_of
 from loadgen.statistics.confirm import LOOKS_MET, Attempt, attempt_of, is_hopeless
 from loadgen.statistics.slo_test import Verdict, combined_answer
 from search.certification.evidence import ConfirmationRun, Evidence
-from search.certification.plans import MIN_RUN_S, Plan
+from search.certification.plans import LEAST_MET_S, MIN_RUN_S, Plan
 from search.labels import memory_text
 from search.records.answers import AnswersRecord
 from search.records.certificate import CertificateRecord, SlowPhasesRecord
@@ -160,13 +160,14 @@ class Certifier:
             verdicts = evidence.verdicts(rate_per_s, self.server, seen)
             answer = combined_answer(verdicts)
             met_at[:] = [*met_at, verdicts] if answer == "met" else []
-            left_s = duration_s - (float(seen.scheduled_ns[-1]) / 1e9 if len(seen) else 0.0)
+            left_s = duration_s - seen.until_s
 
             def is_lost(one: Verdict) -> bool:
                 return is_hopeless(one, one.limit.rate_per_s(rate_per_s), left_s)
 
             hopeless = hopeless + 1 if any(map(is_lost, verdicts)) else 0
-            return answer == "violated" or len(met_at) >= LOOKS_MET or hopeless >= LOOKS_HOPELESS
+            met = len(met_at) >= LOOKS_MET and seen.until_s >= LEAST_MET_S
+            return answer == "violated" or met or hopeless >= LOOKS_HOPELESS
 
         duration_s = self.left_s()
         if plan.servers > 1:
@@ -178,10 +179,9 @@ class Certifier:
         def over(seen: RequestLog) -> bool:
             """True if the run is decided, or has gone on for 30 s since the user asked to finish."""
             nonlocal most_s
-            ran_s = float(seen.scheduled_ns[-1]) / 1e9 if len(seen) else 0.0
             if most_s == math.inf and self.context.stop():
-                most_s = ran_s + self.left_s()
-            return (patient is not None and patient(seen)) or ran_s >= most_s
+                most_s = seen.until_s + self.left_s()
+            return (patient is not None and patient(seen)) or seen.until_s >= most_s
 
         probe = self.bench.measure(rate_per_s, duration_s, self.context.seed + ANOTHER * self._runs, over)
         at_the_end = evidence.verdicts(rate_per_s, self.server, probe.log)

@@ -96,7 +96,7 @@ def replay_run(
     unlike = 0.0
     if np.quantile(latency_s, MATCHED[0]) > binding.limit_s:
         # Overloaded: what the server carries is read off the queue, and no latency near the limit was seen.
-        each = [replayed_slowdown(server, arrivals_s, latency_s, (one,)) for one in (OVERLOAD[0], OVERLOAD[-1])]
+        each = [replayed_slowdown(server, arrivals_s, latency_s, (one,)) for one in OVERLOAD]
         unlike = max(abs(math.log(one / slowdown)) for one in each)
     error = math.hypot(MIN_ERROR, sharp.relative_error(len(log), binding.quantile), unlike)
     return ReplayResult(rate_per_s=rate, error=error, slowdown=slowdown)
