@@ -88,7 +88,7 @@ class Progress(LiveDisplay):
         left = max(0.0, self._budget_s - (time.monotonic() - self._started))
         best = ""
         if self._best is not None and self._best.rate_at_limit_per_s is not None:
-            best = f"best {rate_text(self._best)} (trial {self._best.number})"
+            best = f"best: trial {self._best.number}, {rate_text(self._best)}"
         line = Table.grid(padding=(0, 2))
         for shrinks in (False, False, True, False, False):
             line.add_column(no_wrap=not shrinks)
