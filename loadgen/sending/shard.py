@@ -28,10 +28,9 @@ from loadgen.status import NOT_CONNECTED, OK, is_passing, outcome_name
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors, settled
-from loadgen.wire.advice import advice_on
 from loadgen.wire.connections import AnyWire, stream_wire_of, wire_of
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
-from loadgen.wire.questions import PAUSES_S, pause, read_model_info
+from loadgen.wire.questions import PAUSES_S, advice_on, pause, read_model_info
 from loadgen.wire.stream_wire import StreamWire
 
 _PATIENT_NS = 500_000_000

@@ -13,15 +13,50 @@ from typing import Any, TypeVar
 from loadgen.errors import ClosedEarly, LoadError, MalformedAnswer, TargetRefused, TargetUnreachable
 from loadgen.json_values import Unusable
 from loadgen.printable import printable
+from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target, http_head
 from loadgen.status import OK, is_passing, outcome_name, outcome_of_http
 from loadgen.traffic.model_info import ModelInfo, model_info
-from loadgen.wire.advice import advice_on
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_sending import PREFIX_BYTES, Call
 from loadgen.wire.poller import GIVE_WAY_NS, WRITE, Poller, give_way, original
 from loadgen.wire.sockets import ReadBuffer, Stream, address_of
+
+_NAMES = "Check the address and its path, the model's name and version, and that it is loaded."
+_ADVICE = {
+    "http 301, http 302, http 303, http 307, http 308": "It redirects; give the address it redirects to.",
+    "http 401, http 403, grpc UNAUTHENTICATED, grpc PERMISSION_DENIED": "Send the right authorization header.",
+    "http 404, http 405, grpc NOT_FOUND, grpc UNIMPLEMENTED": _NAMES,
+    "http 413, grpc RESOURCE_EXHAUSTED, grpc OUT_OF_RANGE": (
+        "It is over a limit of the server, or of a gateway: raise that, or send smaller shapes or batches."
+    ),
+    "http 415": "It takes no binary tensors: use --format json.",
+    "malformed answer": (
+        "Look at one answer, and at the address. Triton's Python backend sends empty outputs with some versions "
+        "of numpy."
+    ),
+}
+
+
+def advice_on(outcome: int, info: ModelInfo | None = None, payload: Payload | None = None) -> str:
+    """Return the advice on a failure. `info` and `payload` belong to an inference; a question has neither."""
+    name = outcome_name(outcome)
+    if is_passing(outcome):
+        return "It was asked three times. See its log; loadtest --wait-ready 2m waits for a model that starts."
+    for names, advice in _ADVICE.items():
+        if name in names.split(", "):
+            return advice
+    log = "See the server's log." if name.startswith(("http 5", "grpc INTERNAL", "grpc UNKNOWN")) else ""
+    if info is None or payload is None:
+        return log or _NAMES
+    data = f"Check the values and shapes in {payload.data_file}."
+    if payload.data_file is None:
+        data = "If the model refuses generated values or sizes, give real ones: --input-data FILE."
+    # A server without Triton's configuration is another one: MLServer answers binary tensors with status 500.
+    may_refuse = name.startswith("http") and payload.format == "binary" and info.max_batch_size is None
+    return " ".join(filter(None, ("If it takes no binary tensors, use --format json." * may_refuse, log, data)))
+
 
 PATIENCE_S = 10.0
 """The time for a question, from its connection to the end of its answer."""

@@ -22,9 +22,8 @@ from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.formats import UNKNOWN, format_ms, format_percent, format_rate, format_seconds, format_size
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports import csv_files
-from loadgen.reports.junit_xml import junit_xml
 from loadgen.reports.views import answer_view, html_page
-from loadgen.reports.write import record_json
+from loadgen.reports.write import junit_xml, record_json
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.load_test import LoadTest

@@ -4,7 +4,7 @@ import pytest
 from load_records import check, compared, record
 
 from loadgen.records.record import LoadTestRecord
-from loadgen.reports.junit_xml import junit_xml
+from loadgen.reports.write import junit_xml
 
 
 def suite(shown: LoadTestRecord) -> ET.Element:

@@ -9,9 +9,9 @@ from virtual_load_test import carried_out, order_of
 
 from loadgen.measurement.streams import GOOD
 from loadgen.records.record import LoadTestRecord
-from loadgen.reports.junit_xml import junit_xml
 from loadgen.reports.tables import streams
 from loadgen.reports.views import answer_view, html_page
+from loadgen.reports.write import junit_xml
 from loadgen.spec.stream_limits import MEASURES
 
 

@@ -11,9 +11,9 @@ from search.cost.cost import (
     cost_per_million_inferences_usd,
     energy_kwh_per_million_inferences,
     price_for,
+    read_prices,
     replicas,
 )
-from search.cost.prices import read_prices
 
 GIB = 2**30
 
