@@ -35,7 +35,7 @@ def search_on(
     objective: Objective = COST,
     seed: int = 3,
     storage: str = "sqlite://",
-    budget_s: float = 600.0,
+    budget_s: float = 240.0,
     stop: Callable[[], bool] = lambda: False,
     ignore_slow_phases: bool = False,
 ) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:

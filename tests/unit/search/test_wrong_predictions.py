@@ -92,7 +92,7 @@ class Warming(Changing):
 def test_where_predictions_do_not_hold_the_sampler_goes_on(
     space: SearchSpace, tmp_path: Path, true_best: float
 ) -> None:
-    store, certified, seen = search_on(Warming(), space, tmp_path)
+    store, certified, seen = search_on(Warming(), space, tmp_path, budget_s=600.0)
     assert any(isinstance(event, events.Note) and "disagree" in event.text for event in seen)
     assert len(store.trials) > 8
     assert certified is not None

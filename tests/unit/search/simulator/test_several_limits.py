@@ -28,7 +28,7 @@ GIB = 2**30
 
 
 def searched(bench: Any, folder: Path, slo: Slo) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
-    return search_on(bench, two_core_space(folder), folder, slo=slo, budget_s=300.0)
+    return search_on(bench, two_core_space(folder), folder, slo=slo, budget_s=150.0)
 
 
 def test_both_limits_are_met_at_nearly_the_best_rate(tmp_path: Path) -> None:

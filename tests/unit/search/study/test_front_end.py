@@ -49,7 +49,6 @@ class BehindFrontEnd(SimulatedBench):
     ("lets_through_per_s", "fp16_s", "budget_s", "least_share"),
     [
         (2600.0, (5e-4, 4e-5), 80.0, 0.6),
-        (2600.0, (5e-4, 4e-5), 150.0, 0.6),
         (50_000.0, (4e-4, 1.2e-5), 80.0, 0.85),
     ],
 )

@@ -47,7 +47,7 @@ def test_an_engine_that_is_far_faster_standalone_comes_before_the_default(
     assert any(trial.served == space.baseline() for trial in store.trials) == default_tried
 
 
-@pytest.mark.parametrize("budget_s", [40.0, 50.0, 600.0])  # 40: profiles take all of the search's time
+@pytest.mark.parametrize("budget_s", [40.0, 50.0])  # 40: profiles take all of the search's time
 def test_eight_instances_that_carry_twice_as_much_as_two_are_found(budget_s: float, tmp_path: Path) -> None:
     space = gpu_space(tmp_path, lambda precision, batch: 2 + 0.5 * batch * SLOWER[precision], *SLOWER)
     bench = SimulatedBench(service_s=service_s, contention=contention)
