@@ -135,10 +135,8 @@ def print_result(document: Callable[[], str], view: Callable[[], RenderableType]
         sys.stdout.flush()
     except OSError as error:
         _drop_stdout()
-        if error.errno in (
-            errno.EPIPE,
-            errno.EIO,
-        ):  # a reader such as `head` has seen enough, or a terminal is gone
+        # A reader such as `head` has seen enough, or a terminal is gone.
+        if error.errno in (errno.EPIPE, errno.EIO):
             return []
         return [EnvironmentFailed(f"The result could not be printed: {error.strerror}.", "Files still hold it.")]
     return []

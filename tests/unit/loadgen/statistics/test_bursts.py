@@ -60,7 +60,9 @@ def test_a_run_with_nothing_but_violations_still_has_figures() -> None:
     assert np.isfinite(found.vif)
 
 
-@pytest.mark.parametrize(("slow_ms", "slowest_ms", "counts"), [(9, 21, False), (11, 21, True), (11, 19, False)])
+@pytest.mark.parametrize(
+    ("slow_ms", "slowest_ms", "counts"), [(9, 21, False), (11, 21, True), (11, 19, False), (30, 30, True)]
+)
 def test_levels_of_a_quarter_of_the_limit_count_if_any_request_took_half_of_it(
     slow_ms: int, slowest_ms: int, counts: bool
 ) -> None:

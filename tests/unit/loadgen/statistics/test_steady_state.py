@@ -71,6 +71,7 @@ def test_at_most_half_of_a_run_is_cut() -> None:
     times = arrivals(300, 21.2)
     steady = steady_state(log_of(times, noisy(times, np.where(times < 11.2, 0.05, 0.005))), limit_ms=100)
     assert steady.start_ns == 11e9
+    assert steady.stationary
 
 
 RATE = 200.0
