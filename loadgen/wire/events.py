@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -36,26 +35,32 @@ class EventParser:
     """Parses a stream of server-sent events (WHATWG HTML, 9.2.6) whose bytes may be split anywhere."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._line = bytearray()
+        self._ended_by = b""
+        self._encoding = "utf-8-sig"  # a byte order mark may precede the first line
         self._name = ""
         self._data: list[str] = []
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Yield the events that these bytes complete. Raises MalformedAnswer for one of over 256 KiB."""
-        data = (self._rest + data).removeprefix(codecs.BOM_UTF8)  # it may precede the first line
-        held = data.endswith(b"\r")  # the end of a line, or half of one
-        *lines, rest = data[: len(data) - held].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest = rest + b"\r" * held
-        for line in lines:
-            self._size += len(line)
+        for piece in data.splitlines(keepends=True):
+            before, self._ended_by = self._ended_by, piece[-1:]
+            if piece == b"\n" and before == b"\r":  # both are one end of a line
+                continue
+            self._line += piece  # each byte is looked at once, however small the pieces are
+            self._size += len(piece)
+            if self._ended_by not in b"\r\n":
+                continue
+            line = self._line.rstrip(b"\r\n").decode(self._encoding, errors="replace")
+            self._line, self._encoding = bytearray(), "utf-8"
             if line:
-                self._take(line.decode(errors="replace"))
-            elif self._data:
+                self._take(line)
+                continue
+            if self._data:
                 yield Event(self._name, "\n".join(self._data))
-            if not line:
-                self._name, self._data, self._size = "", [], 0
-        if self._size + len(self._rest) > _MAX_EVENT:
+            self._name, self._data, self._size = "", [], 0
+        if self._size > _MAX_EVENT:
             raise MalformedAnswer(f"an event of over {_MAX_EVENT:,} bytes")
 
     def _take(self, line: str) -> None:

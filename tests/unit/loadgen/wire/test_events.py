@@ -1,6 +1,7 @@
 """The reply of a model from its events: which are tokens, which end it well, and which do not."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -113,8 +114,17 @@ def test_an_event_without_end_is_not_kept_for_ever() -> None:
         feed(bytes(1000))
 
 
+def test_a_long_line_in_pieces_of_a_byte_takes_as_long_as_its_bytes() -> None:
+    parser, began_s = EventParser(), time.process_time()
+    for _ in range(2):
+        line = b"data: " + b"x" * 250_000
+        assert [event for byte in line for event in parser.feed(bytes([byte]))] == []
+        assert [len(event.data) for event in parser.feed(b"\n\n")] == [250_000]
+    assert time.process_time() - began_s < 15  # half a second; minutes if each piece were joined to those before
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
-    data = b"\xef\xbb\xbfdata: 1\n\n"
+    data = b"\xef\xbb\xbfdata: 1\n\n\xef\xbb\xbfdata: 2\n\n"
     parser = EventParser()
     assert [event for at in range(len(data)) for event in parser.feed(data[at : at + 1])] == [Event("", "1")]
 
