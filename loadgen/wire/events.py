@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from loadgen.errors import MalformedAnswer
-from loadgen.printable import printable
 from loadgen.spec.plan import Streamed
 from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
-from loadgen.wire.http1_response import excerpt
+from loadgen.wire.http1_response import body_text
 
 _MAX_EVENT = 1 << 18
-_MAX_EXAMPLE = 300
+_MAX_BEGINNING = 1 << 14
 _MOST_TOKENS = (1 << 31) - 1
 _DONE = "[DONE]"
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "text", "tool_calls")
@@ -73,7 +72,10 @@ class EventParser:
 
 
 class Reply:
-    """What a stream has brought so far. Times in ns of any one clock; 0: no token has come."""
+    """What a stream has brought so far. Times in ns of any one clock; 0: no token has come.
+
+    `error` and `fault` are the server's words in full, for `stranger_text`.
+    """
 
     def __init__(self) -> None:
         self.first_ns = self.last_ns = self.longest_gap_ns = 0
@@ -83,25 +85,23 @@ class Reply:
         self.finish = ""
         self.error = ""
         self._events = EventParser()
-        self._beginning = b""
+        self._beginning = bytearray()
 
     def feed(self, data: bytes, at_ns: int) -> None:
         """Take bytes that arrived at a time. Raises MalformedAnswer."""
-        if len(self._beginning) < _MAX_EXAMPLE:
-            self._beginning += data[:_MAX_EXAMPLE]
+        self._beginning += data[: _MAX_BEGINNING - len(self._beginning)]
         for event in self._events.feed(data):
             if event.data.strip() != _DONE:
                 try:
                     self._take(event, at_ns)
                 except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                    text = printable(event.data, most=_MAX_EXAMPLE)
-                    raise MalformedAnswer(f"an event that is no part of a completion: {text}") from error
+                    raise MalformedAnswer(f"an event that is no part of a completion: {event.data}") from error
 
     def _take(self, event: Event, at_ns: int) -> None:
         document: dict[str, Any] = json.loads(event.data)
         error = document.get("error") or (document if event.name == "error" else None)
         if error:
-            self.error = self.error or printable(json.dumps(error), most=_MAX_EXAMPLE)
+            self.error = self.error or json.dumps(error)
             return
         if (usage := document.get("usage")) is not None:
             self._count(usage)
@@ -130,13 +130,13 @@ class Reply:
         if self.error:
             return STREAM_ERROR, f"an error inside a response of status 200: {self.error}"
         if not self.finish:
-            return CUT_OFF, f"the response ended without a finish reason; it begins: {excerpt(self._beginning)}"
+            return CUT_OFF, f"the response ended without a finish reason; it begins: {body_text(self._beginning)}"
         if self.finish in _FAILED:
             return STREAM_ERROR, f"the finish reason is {self.finish}"
         short = not self.chunks or (made < asked.output_tokens and not asked.allow_short)
         if short or self.tokens_out > asked.output_tokens:  # without usage, chunks may be parts of tokens
             what = "tokens" if self.tokens_out >= 0 else "chunks, without usage,"
-            fault = f"{made} {what} of {asked.output_tokens}, finish reason {printable(self.finish)}"
+            fault = f"{made} {what} of {asked.output_tokens}, finish reason {self.finish}"
             return (TOO_SHORT if short else TOO_LONG), fault
         return OK, ""
 
