@@ -15,12 +15,19 @@ _MAX_EVENT = 1 << 18
 _MAX_BEGINNING = 1 << 14
 _MOST_TOKENS = (1 << 31) - 1
 _DONE = "[DONE]"
-_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "text", "tool_calls")
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "text", "tool_calls", "function_call")
 """The fields of a delta whose tokens the model has made. Servers name reasoning in two ways."""
 
+_INSIDE = ("text", "thinking", "function", "name", "arguments")
+"""The fields of a part of a content, or of a call, whose tokens the model has made."""
 
-_FAILED = ("error", "abort", "cancelled", "timeout")
-"""The finish reasons by which servers say that they gave a request up."""
+_GOOD = (
+    "stop", "length", "tool_calls", "function_call",  # of OpenAI's API, which vLLM, SGLang and llama.cpp use
+    "eos", "eos_token", "stop_sequence",  # of TGI and its heirs
+    "end_turn", "max_tokens", "tool_use", "model_length",  # of gateways to other APIs
+)  # fmt: skip
+"""The finish reasons of a request that was carried out; by any other, a server says that it gave it up."""
+_BAD = ("error", "abort", "cancelled", "timeout", "content_filter")
 
 
 class Event(NamedTuple):
@@ -74,7 +81,8 @@ class EventParser:
 class Reply:
     """What a stream has brought so far. Times in ns of any one clock; 0: no token has come.
 
-    `error` and `fault` are the server's words in full, for `stranger_text`.
+    `finish` is the first finish reason that is not good, else the last; `error` and `fault` are the server's
+    words in full, for `stranger_text`.
     """
 
     def __init__(self) -> None:
@@ -99,17 +107,21 @@ class Reply:
 
     def _take(self, event: Event, at_ns: int) -> None:
         document: dict[str, Any] = json.loads(event.data)
-        error = document.get("error") or (document if event.name == "error" else None)
-        if error:
-            self.error = self.error or json.dumps(error)
+        choices = document.get("choices") or ()
+        errors = [part["error"] for part in (document, *choices) if part.get("error") is not None]
+        if "error" in (event.name, document.get("object")):
+            errors.append(document)
+        if errors:
+            self.error = self.error or json.dumps(errors[0])
             return
         if (usage := document.get("usage")) is not None:
             self._count(usage)
-        for choice in document.get("choices") or ():
+        for choice in choices:
             delta = choice.get("delta") or choice
-            if any(delta.get(name) for name in _TEXTS):
+            if any(_has_text(delta.get(name)) for name in _TEXTS):
                 self._token(at_ns)
-            self.finish = str(choice.get("finish_reason") or self.finish)
+            if self.finish in ("", *_GOOD):
+                self.finish = str(choice.get("finish_reason") or self.finish)
 
     def _token(self, at_ns: int) -> None:
         if self.chunks:
@@ -124,6 +136,11 @@ class Reply:
         self.tokens_out = _whole(usage.get("completion_tokens"))
         self.cached_tokens = max(0, _whole((usage.get("prompt_tokens_details") or {}).get("cached_tokens")))
 
+    @property
+    def finish_kind(self) -> str:
+        """The finish reason if it is a known one, else "other", of 16 bytes at most; empty: none."""
+        return self.finish if self.finish in ("", *_GOOD, *_BAD) else "other"
+
     def fault(self, asked: Streamed) -> tuple[int, str]:
         """Return the outcome of a stream that has ended, and what is wrong with it in words."""
         made = self.chunks if self.tokens_out < 0 else self.tokens_out
@@ -131,7 +148,7 @@ class Reply:
             return STREAM_ERROR, f"an error inside a response of status 200: {self.error}"
         if not self.finish:
             return CUT_OFF, f"the response ended without a finish reason; it begins: {body_text(self._beginning)}"
-        if self.finish in _FAILED:
+        if self.finish not in _GOOD:
             return STREAM_ERROR, f"the finish reason is {self.finish}"
         short = not self.chunks or (made < asked.output_tokens and not asked.allow_short)
         if short or self.tokens_out > asked.output_tokens:  # without usage, chunks may be parts of tokens
@@ -139,6 +156,15 @@ class Reply:
             fault = f"{made} {what} of {asked.output_tokens}, finish reason {self.finish}"
             return (TOO_SHORT if short else TOO_LONG), fault
         return OK, ""
+
+
+def _has_text(value: object) -> bool:
+    """True for a text, or parts or calls with one; a call begins with a name, and ends with empty arguments."""
+    if isinstance(value, list):
+        return any(map(_has_text, value))
+    if isinstance(value, dict):
+        return any(_has_text(value.get(name)) for name in _INSIDE)
+    return isinstance(value, str) and value != ""
 
 
 def _whole(value: object) -> int:

@@ -32,6 +32,9 @@ EVENTS: dict[str, Page] = {
     "no stream": lambda words: words.encode(),
     "an error": lambda words: b"data: %b\n\n" % json.dumps({"error": words}).encode(),
     "no completion": lambda words: f"data: {words}\n\n".encode(),
+    "a finish reason": lambda words: (
+        b"data: %b\n\n" % json.dumps({"choices": [{"finish_reason": words}]}).encode()
+    ),
 }
 CUTS = [*range(0, 80, 8), *range(380, 520, 4)]
 """Lengths of the words before the key: the key is cut at each of its places, whatever stands before them."""
