@@ -87,8 +87,8 @@ def prompts_in(path: Path) -> list[str]:
         found = [json.loads(line)["prompt"] for line in lines] if path.suffix == ".jsonl" else lines
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PayloadError(
-            f"{path} holds no prompts: {type(error).__name__}: {error}.\n"
-            'Write a prompt per line, or {"prompt": "..."} per line in a file that ends in .jsonl.'
+            f"{path} cannot be used for prompts: {type(error).__name__}: {error}.\n"
+            'Write a prompt per line, or {"prompt": "..."} per line of a .jsonl, in 64 MiB at most.'
         ) from error
     if not found or not all(isinstance(text, str) for text in found):
         raise PayloadError(f"{path} has no prompt, or one that is not text.\nWrite a prompt per line.")
