@@ -58,7 +58,6 @@ def member_curves(
             sizes=knots,
             seconds=means,
             handover_s=None,
-            fit_error=0.0,
             overhead_s=overhead_s,
             noise=NO_NOISE,
             let_through_per_s=let_through_per_s,
