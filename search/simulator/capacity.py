@@ -210,7 +210,7 @@ def binding_limit(
     """Return the limit with the highest ratio of latency to limit at this rate."""
     if len(limits) == 1:
         return limits[0]
-    latency_s = simulate(server, unit / rate_per_s).latency_s
+    latency_s = simulate(server, unit / rate_per_s)
     return max(limits, key=lambda one: float(np.quantile(latency_s, one.quantile)) / one.limit_s)
 
 
@@ -274,7 +274,7 @@ def sharpness(server: Simulated, limit: LatencyLimit, rate_per_s: float, unit: F
         for rate in (rate_per_s * math.exp(-_ELASTICITY_STEP), rate_per_s * math.exp(_ELASTICITY_STEP))
     ]
     elasticity = max(1.0, math.log(late[1] / late[0]) / (2 * _ELASTICITY_STEP))
-    over = simulate(server, unit / rate_per_s).latency_s > limit.limit_s
+    over = simulate(server, unit / rate_per_s) > limit.limit_s
     return Sharpness(elasticity=elasticity, vif=variance_inflation(over))
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from model_repo.spec import EnsembleStep, ServingConfig
 from search.records.slo import Slo
 from search.simulator.capacity import keeps
-from search.simulator.ensemble import SimulatedEnsemble, SimulatedStep, longest_way_s
 from search.simulator.pooling import execution_s, never_falling, pooled
-from search.simulator.server import NO_NOISE, SimulatedServer
+from search.simulator.server import NO_NOISE, SimulatedEnsemble, SimulatedServer, SimulatedStep, longest_way_s
 from search.simulator.service_times import (
     ClosedLoop,
     NotMeasured,

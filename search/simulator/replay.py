@@ -109,7 +109,7 @@ def replayed_slowdown(
     wanted = np.quantile(latency_s, quantiles, method="inverted_cdf")
 
     def too_slow(factor: float) -> bool:
-        simulated_s = simulate(server.slowed(factor), arrivals_s).latency_s
+        simulated_s = simulate(server.slowed(factor), arrivals_s)
         simulated = np.quantile(simulated_s, quantiles, method="inverted_cdf")
         return float(np.mean(np.log(simulated / wanted))) > 0
 
@@ -224,7 +224,7 @@ class _Replayed:
     def pauses(self, factors: Floats) -> tuple[Grains, Grains]:
         """Return the grains at which pauses begin and end, shape (pauses,) each."""
         as_usual = self.server.slowed(math.exp(usual_slowdown(np.log(factors))))
-        usual = self._quiet(simulate(as_usual, self.arrivals_s).latency_s)
+        usual = self._quiet(simulate(as_usual, self.arrivals_s))
         begins, ends = self._quiet(self.latency_s)
         slower = np.maximum(1.0, factors[np.maximum(0, begins // self.merged - 1)])
         longest_s = self.server.longest_s * slower
@@ -315,7 +315,7 @@ class Pace:
     def latency_s(self, server: Simulated, arrivals_s: Floats) -> Floats:
         """Return the latencies of requests that arrive at these times, none before the first start."""
         begun = np.interp(arrivals_s, self._times_s, self._work_s)
-        done = begun + simulate(server, begun).latency_s - server.overhead_s
+        done = begun + simulate(server, begun) - server.overhead_s
         latency: Floats = np.interp(done, self._work_s, self._times_s) - arrivals_s + server.overhead_s
         return latency
 
