@@ -7,10 +7,10 @@ times include the effect of the front end and the senders, which share the machi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,12 +57,8 @@ class ClosedLoop:
         return (*self.batches, *chain.from_iterable(self.members.values()))
 
 
-class Saturate(Protocol):
-    """Sends a closed loop to the loaded configuration."""
-
-    def __call__(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
-        """Return the run after its last response."""
-        ...
+Saturate = Callable[[int, float, int], ClosedLoop]
+"""Sends a closed loop of so many users for so many seconds, with a seed; returns it after its last response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
