@@ -53,18 +53,13 @@ def seconds_for(sharp: Sharpness, rate_per_s: float, limit: LatencyLimit) -> flo
     return min(max(MIN_REPLAY_S, needed / rate_per_s), MAX_REPLAY_S)
 
 
-def binding_of(
-    server: Simulated, limits: Sequence[LatencyLimit], rate_per_s: float, seed: int, workload: Workload = ANY
-) -> LatencyLimit:
-    """Return `search.simulator.capacity.binding_limit` with as few requests as `sharpness_of`."""
-    return binding_limit(server, limits, rate_per_s, workload.unit(seed, requests=_REQUESTS_FOR_SHARPNESS))
-
-
 def sharpness_of(
-    server: Simulated, limit: LatencyLimit, rate_per_s: float, seed: int, workload: Workload = ANY
-) -> Sharpness:
-    """Return `search.simulator.capacity.sharpness` with so few requests that it takes hardly any time."""
-    return sharpness(server, limit, rate_per_s, workload.unit(seed, requests=_REQUESTS_FOR_SHARPNESS))
+    server: Simulated, limits: Sequence[LatencyLimit], rate_per_s: float, seed: int, workload: Workload = ANY
+) -> tuple[LatencyLimit, Sharpness]:
+    """Return the limit that binds, and the sharpness at it, by so few requests that it takes hardly any time."""
+    unit = workload.unit(seed, requests=_REQUESTS_FOR_SHARPNESS)
+    binding = binding_limit(server, limits, rate_per_s, unit)
+    return binding, sharpness(server, binding, rate_per_s, unit)
 
 
 def replay_run(
@@ -91,8 +86,7 @@ def replay_run(
     rate = rate_at_limit(slower, limits, workload.unit(seed, requests=REQUESTS))
     if not rate > 0:
         return ReplayResult(rate_per_s=0.0, error=math.inf, slowdown=slowdown)
-    binding = binding_of(slower, limits, rate, seed, workload)
-    sharp = sharpness_of(slower, binding, rate, seed, workload)
+    binding, sharp = sharpness_of(slower, limits, rate, seed, workload)
     unlike = 0.0
     if np.quantile(latency_s, MATCHED[0]) > binding.limit_s:
         # Overloaded: what the server carries is read off the queue, and no latency near the limit was seen.
