@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ _MAX_REMEMBERED = 1024
 _LONGEST_REMEMBERED = 4096  # bytes
 _RAW_TENSOR = 0x32  # tag of the field raw_output_contents, the last one of a message
 _NUMBERS = re.compile(rb'"data":\s*\[[\s\[]*[-0-9][-+0-9.eE,\s\[\]]*\]')
+_TEXT_LENGTH = struct.Struct("<I").unpack_from
 _JSON_TYPES: Mapping[str, set[type]] = {"BYTES": {str}, "BOOL": {bool, int}}
 
 
@@ -67,8 +69,10 @@ class ExpectedAnswer:
         body, size, json_bytes = answer.body, answer.size, answer.json_bytes
         description, raw_bytes = body[:json_bytes], size - json_bytes
         key = description, raw_bytes
-        if not raw_bytes and size > _LONGEST_REMEMBERED:  # to count its numbers costs less than to parse them
-            key = _NUMBERS.sub(_counted, description), raw_bytes
+        if not raw_bytes and _LONGEST_REMEMBERED < size == len(
+            body
+        ):  # to count numbers costs less than to parse them
+            key = _NUMBERS.sub(_counted, body), raw_bytes
         outputs = self._right.get(key)
         fault = None
         if outputs is None:
@@ -164,7 +168,7 @@ class ExpectedAnswer:
         if 0 in shape[self._may_be_zero :]:
             return f"output {output.name} has the shape {list(shape)}, which has no elements"
         if output.strange:
-            return f"output {output.name} of type {output.datatype} has {output.strange}"
+            return f"output {output.name} of type {output.datatype} holds {output.strange}"
         count = math.prod(shape)
         if output.values not in (None, count):
             return f"output {output.name} of shape {list(shape)} takes {count:,} values, not {output.values:,}"
@@ -202,7 +206,7 @@ def _fault_of_tensors(
         if is_text and size is not None:
             last = min(len(kept), end) - 4
             while left and at <= last:
-                at += 4 + int.from_bytes(kept[at : at + 4], "little")
+                at += 4 + _TEXT_LENGTH(kept, at)[0]
                 left -= 1
             if at > end or (at < end and not left) or (left and at + 4 > end):
                 return f"output {name} has texts whose lengths are not those of its {size:,} bytes"

@@ -100,8 +100,11 @@ def test_a_call_that_is_given_up_leaves_its_connection_idle(two: GrpcBench) -> N
         (right_message(raw=b""), "takes 8 bytes, not 0"),
         (right_message(raw=bytes(12)), "takes 8 bytes, not 12"),
         (grpc_message(right_message()[5:] + b"\x32\0"), "outputs of 10 bytes in all, and 12 bytes"),
-        (right_message(raw=None, contents={"fp64_contents": [1, 2]}), "FP32 has fp64_contents"),
-        (right_message(raw=None, contents={"fp32_contents": [1], "bytes_contents": [b""]}), "has bytes_contents"),
+        (right_message(raw=None, contents={"fp64_contents": [1, 2]}), "FP32 holds fp64_contents"),
+        (
+            right_message(raw=None, contents={"fp32_contents": [1], "bytes_contents": [b""]}),
+            "holds bytes_contents",
+        ),
         (right_message(raw=None, contents={"fp32_contents": [1, 2, 3]}), "takes 2 values, not 3"),
         (right_message(raw=None), "takes 2 values, not 0"),
         (right_message(shape=[0, 2], raw=b""), r"\[0, 2\], not \[1, 2\]"),

@@ -100,7 +100,7 @@ NO_INFERENCE = [
     (binary(parameters={}), "no inference"),
     (plain({"outputs": [RIGHT | {"parameters": {}, "data": [1.0]}]}), "takes 2 values, not 1"),
     *(
-        (plain({"outputs": [RIGHT | {"parameters": {}, "data": [1.0, value]}]}), f"type FP32 has {named}")
+        (plain({"outputs": [RIGHT | {"parameters": {}, "data": [1.0, value]}]}), f"type FP32 holds {named}")
         for value, named in ((None, "null"), ({"a": 1}, "{"), ("1", '"1"'), (True, "true"), ([1.0], r"\[1.0\]"))
     ),
     (plain({"outputs": [RIGHT | {"parameters": {}, "data": {"a": 1, "b": 2}}]}), "no inference"),
