@@ -23,6 +23,7 @@ MAX_KEPT = 1 << 16
 _MAX_REMEMBERED = 1024
 _LONGEST_REMEMBERED = 4096  # bytes
 _RAW_TENSOR = 0x32  # tag of the field raw_output_contents, the last one of a message
+# To count the numbers of long answers costs less than to parse them; commas in a row are not seen.
 _NUMBERS = re.compile(rb'"data":\s*\[[\s\[]*[-0-9][-+0-9.eE,\s\[\]]*\]')
 _TEXT_LENGTH = struct.Struct("<I").unpack_from
 _JSON_TYPES: Mapping[str, set[type]] = {"BYTES": {str}, "BOOL": {bool, int}}
@@ -69,16 +70,13 @@ class ExpectedAnswer:
         body, size, json_bytes = answer.body, answer.size, answer.json_bytes
         description, raw_bytes = body[:json_bytes], size - json_bytes
         key = description, raw_bytes
-        if not raw_bytes and _LONGEST_REMEMBERED < size == len(
-            body
-        ):  # to count numbers costs less than to parse them
+        if not raw_bytes and _LONGEST_REMEMBERED < size == len(body):
             key = _NUMBERS.sub(_counted, body), raw_bytes
         outputs = self._right.get(key)
         fault = None
         if outputs is None:
             outputs, fault = self._read_json(description, answer)
-            if fault is None:
-                fault = _fault_of_tensors(outputs, body[json_bytes:][:MAX_KEPT], raw_bytes)
+            fault = fault or _fault_of_tensors(outputs, body[json_bytes:][:MAX_KEPT], raw_bytes)
             if fault is None and len(description) == json_bytes and len(key[0]) <= _LONGEST_REMEMBERED:
                 if len(self._right) == _MAX_REMEMBERED:
                     self._right.clear()
@@ -141,7 +139,7 @@ class ExpectedAnswer:
         for entry in answer.outputs:
             found = {field.name: len(values) for field, values in entry.contents.ListFields()}
             kind = re.sub(r"(?<=INT)(8|16|32)$", "", entry.datatype).lower() + "_contents"
-            strange = ", ".join(found.keys() - {kind})
+            strange = ", ".join(sorted(found.keys() - {kind}))
             values = sum(found.values()) if in_fields else None
             outputs.append(Output(entry.name, entry.datatype, tuple(entry.shape), values, strange=strange))
         return outputs, self._fault_of(answer.model_name, answer.model_version, outputs)
@@ -190,7 +188,7 @@ def _fault_of_tensors(
     for output in outputs:
         if output.values is not None:
             continue
-        name, left, size = output.name, math.prod(output.shape), output.size
+        left, size = math.prod(output.shape), output.size
         least = left * bytes_per_value(output.datatype)
         is_text = output.datatype == "BYTES"
         fixed = output.datatype in NUMPY_TYPES and not is_text
@@ -200,7 +198,9 @@ def _fault_of_tensors(
             at += 1 + max(1, math.ceil(least.bit_length() / 7))
         if size is not None and (size < least or (fixed and size > least)):
             or_more = "" if fixed else " or more"
-            return f"output {name} of shape {list(output.shape)} takes {least:,} bytes{or_more}, not {size:,}"
+            return (
+                f"output {output.name} of shape {list(output.shape)} takes {least:,} bytes{or_more}, not {size:,}"
+            )
         exact = exact and (fixed or size is not None)
         end = at + (least if size is None else size)
         if is_text and size is not None:
@@ -209,7 +209,7 @@ def _fault_of_tensors(
                 at += 4 + _TEXT_LENGTH(kept, at)[0]
                 left -= 1
             if at > end or (at < end and not left) or (left and at + 4 > end):
-                return f"output {name} has texts whose lengths are not those of its {size:,} bytes"
+                return f"output {output.name} has texts whose lengths are not those of its {size:,} bytes"
         at = end
     if at == raw_bytes or (at < raw_bytes and not exact):
         return None
