@@ -36,7 +36,8 @@ def wire_of(
     """
     addresses = Addresses(target)
     first = next(iter(pool[0].values()), None) if pool else None
-    expected = ExpectedAnswer(info, rows=len(first) if info.batched and first is not None else 1)
+    rows = len(first) if info.batched and first is not None else 1
+    expected = ExpectedAnswer(info, rows, target.model_version)
     where: Sequence[Mapping[str, Place] | None] = places or [None] * len(pool)
     if target.is_http:
         requests = [http_request(target, info, *one, tensors_as) for one in zip(pool, where, strict=True)]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,93 +20,113 @@ from loadgen.wire.http2_sending import PREFIX_BYTES, Call
 MAX_KEPT = 1 << 16
 """Bytes of a gRPC message that are kept with its prefix: names, shapes and parameters come before the tensors."""
 
-_LONG_JSON = 1 << 16  # bytes of a response that is JSON alone; after 32 right ones such are only searched
-_LONG_ONES_PARSED = 32
 _MAX_REMEMBERED = 1024
 _LONGEST_REMEMBERED = 4096  # bytes
 _RAW_TENSOR = 0x32  # tag of the field raw_output_contents, the last one of a message
+# To count the numbers of long answers costs less than to parse them; commas in a row are not seen.
+_NUMBERS = re.compile(rb'"data":\s*\[[\s\[]*[-0-9][-+0-9.eE,\s\[\]]*\]')
+_TEXT_LENGTH = struct.Struct("<I").unpack_from
+_JSON_TYPES: Mapping[str, set[type]] = {"BYTES": {str}, "BOOL": {bool, int}}
 
 
 class Output(NamedTuple):
-    """One output as a response describes it. `values` None: its bytes come after the description."""
+    """One output as a response describes it. `strange`: what among its values is not of its type.
+
+    `values` None: they come after the description, in `size` bytes if it says how many.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     values: int | None
+    size: int | None = None
+    strange: str = ""
 
 
 class ExpectedAnswer:
-    """The responses of one model to requests of `rows` rows, as its metadata describes them.
+    """The responses of one model and version to requests of `rows` rows, as its metadata describes them.
 
     A response is described by the bytes before its tensors: JSON over HTTP, the beginning of a message over gRPC.
-    Names, types and shapes in them are checked, and that all tensors together are as long as these say. What was
-    right before, with as many bytes of tensors, is right without parsing. The first dimension is `rows` if the
-    server's configuration says that the model takes batches.
+    Names, types and shapes in them are checked, and that tensors are as long as these say. What was right before,
+    with as many bytes of tensors, is right without parsing, but for the lengths of texts. The first dimension is
+    `rows` if that of the requests is the batch. Outputs have elements; only of a model that takes no batches, as
+    its configuration says, the first dimension may be 0: it may find nothing in a picture.
     """
 
-    def __init__(self, info: ModelInfo, rows: int = 1) -> None:
-        self._rows = (rows,) if info.max_batch_size else ()
+    def __init__(self, info: ModelInfo, rows: int = 1, version: str = "") -> None:
         self._name = info.name if info.max_batch_size is not None else None
+        self._version = version
+        self._may_be_zero = int(info.max_batch_size == 0)  # so many dimensions
         self._outputs = {tensor.name: tensor for tensor in info.outputs}
-        self._right: set[tuple[bytes, int]] = set()  # of HTTP: descriptions, and bytes after them
-        self._right_beginnings: dict[int, bytes] = {}  # of gRPC, by bytes of data: prefix and description
-        self._long_ones_left = _LONG_ONES_PARSED
+        for name, tensor in self._outputs.items():
+            if info.max_batch_size or (info.batched and tensor.shape[:1] == (-1,)):
+                self._outputs[name] = replace(tensor, shape=(rows, *tensor.shape[1:]))
+        # What was right, with its outputs if their texts are to be read.
+        self._right: dict[tuple[bytes, int], list[Output]] = {}  # of HTTP: descriptions, and bytes after them
+        self._right_beginnings: dict[int, tuple[bytes, list[Output]]] = {}  # of gRPC, by bytes of data
 
     def fault_of_http(self, answer: Answer) -> str | None:
         """Return the fault of a response of status 200; None if none. Raises MalformedAnswer."""
         body, size, json_bytes = answer.body, answer.size, answer.json_bytes
         description, raw_bytes = body[:json_bytes], size - json_bytes
-        if (description, raw_bytes) in self._right:
-            return None
-        if raw_bytes < 0:
-            fault: str | None = f"a JSON part of {json_bytes:,} bytes in a body of {size:,}"
-        elif not raw_bytes and (len(body) < size or (size > _LONG_JSON and not self._long_ones_left)):
-            fault = None if b'"outputs"' in body and b'"error"' not in body else "no inference"
-        else:
-            fault = self._fault_of_json(description, raw_bytes)
-            self._long_ones_left -= fault is None and size > _LONG_JSON
+        key = description, raw_bytes
+        if not raw_bytes and _LONGEST_REMEMBERED < size == len(body):
+            key = _NUMBERS.sub(_counted, body), raw_bytes
+        outputs = self._right.get(key)
+        fault = None
+        if outputs is None:
+            outputs, fault = self._read_json(description, answer)
+            fault = fault or _fault_of_tensors(outputs, body[json_bytes:][:MAX_KEPT], raw_bytes)
+            if fault is None and len(description) == json_bytes and len(key[0]) <= _LONGEST_REMEMBERED:
+                if len(self._right) == _MAX_REMEMBERED:
+                    self._right.clear()
+                self._right[key] = _with_texts(outputs)
+        elif outputs:
+            fault = _fault_of_tensors(outputs, body[json_bytes:][:MAX_KEPT], raw_bytes)
         if fault is None:
             return None
         text = f": {body_text(body)}" if not raw_bytes and body else ""
         return f"{fault} (http 200, {answer.content_type or 'no content type'}, {size:,} bytes{text})"
 
-    def _fault_of_json(self, description: bytes, raw_bytes: int) -> str | None:
+    def _read_json(self, description: bytes, answer: Answer) -> tuple[list[Output], str | None]:
+        if answer.json_bytes > answer.size:
+            return [], f"a JSON part of {answer.json_bytes:,} bytes in a body of {answer.size:,}"
+        cut = len(description) < answer.json_bytes
+        if cut:  # too long to be kept whole: the first output is described before its data
+            description = description.partition(b'"data"')[0] + b'"data":[]}]}'
         try:
-            answer = json.loads(description)
-            if answer.get("error"):
-                return f"an error: {answer['error']!a}"
-            outputs = [_json_output(entry) for entry in answer["outputs"]]
+            said = json.loads(description)
+            if said.get("error"):
+                return [], f"an error: {said['error']!a}"
+            outputs = [_json_output(entry) for entry in said["outputs"]]
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-            return "no inference"
-        fault = self._fault_of_all(answer.get("model_name"), outputs, raw_bytes)
-        if fault is None and len(description) <= _LONGEST_REMEMBERED:
-            if len(self._right) == _MAX_REMEMBERED:
-                self._right.clear()
-            self._right.add((description, raw_bytes))
-        return fault
+            return [], "no inference"
+        if cut:
+            outputs = [one._replace(values=min(math.prod(one.shape), answer.size // 2)) for one in outputs]
+        return outputs, self._fault_of(said.get("model_name"), said.get("model_version"), outputs, cut=cut)
 
     def fault_of_grpc(self, call: Call) -> str | None:
         """Return the fault of the message of a call that ended with status OK; None if none."""
         known = self._right_beginnings.get(call.data_bytes)
-        if known is not None and call.answer.startswith(known):
-            return None
+        if known is not None and call.answer.startswith(known[0]):
+            return _fault_of_raw(known[1], call, len(known[0])) if known[1] else None
         fault = call.fault_of_frame()
         if fault is not None:
             return fault
         description = _described(bytes(call.answer[PREFIX_BYTES:]))
-        raw_bytes = call.data_bytes - PREFIX_BYTES - len(description)
-        if raw_bytes and len(description) == len(call.answer) - PREFIX_BYTES:  # it goes on, as with typed values
+        begins = PREFIX_BYTES + len(description)
+        if call.data_bytes > begins == len(call.answer):  # it goes on, as with typed values
             begun = not self._outputs or any(name.encode() in description for name in self._outputs)
-            return None if begun else self._fault_of_names(None, [])
-        fault = self._fault_of_message(description, raw_bytes)
+            return None if begun else self._fault_of(None, None, [])
+        outputs, fault = self._read_message(description, in_fields=call.data_bytes == begins)
+        fault = fault or _fault_of_raw(outputs, call, begins)
         if fault is None and len(description) <= _LONGEST_REMEMBERED:
             if len(self._right_beginnings) == _MAX_REMEMBERED:
                 self._right_beginnings.clear()
-            self._right_beginnings[call.data_bytes] = bytes(call.answer[: PREFIX_BYTES + len(description)])
+            self._right_beginnings[call.data_bytes] = bytes(call.answer[:begins]), _with_texts(outputs)
         return fault
 
-    def _fault_of_message(self, description: bytes, raw_bytes: int) -> str | None:
+    def _read_message(self, description: bytes, *, in_fields: bool) -> tuple[list[Output], str | None]:
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
         from tritonclient.grpc.service_pb2 import ModelInferResponse
 
@@ -110,72 +134,129 @@ class ExpectedAnswer:
         try:
             answer.ParseFromString(description)
         except DecodeError:
-            return f"a message that is not a ModelInferResponse: {description!r}"
+            return [], f"a message that is not a ModelInferResponse: {description!r}"
         outputs = []
         for entry in answer.outputs:
-            values = None if raw_bytes else sum(len(found) for _, found in entry.contents.ListFields())
-            outputs.append(Output(entry.name, entry.datatype, tuple(entry.shape), values))
-        return self._fault_of_all(answer.model_name, outputs, raw_bytes, framed=True)
+            found = {field.name: len(values) for field, values in entry.contents.ListFields()}
+            kind = re.sub(r"(?<=INT)(8|16|32)$", "", entry.datatype).lower() + "_contents"
+            strange = ", ".join(sorted(found.keys() - {kind}))
+            values = sum(found.values()) if in_fields else None
+            outputs.append(Output(entry.name, entry.datatype, tuple(entry.shape), values, strange=strange))
+        return outputs, self._fault_of(answer.model_name, answer.model_version, outputs)
 
-    def _fault_of_all(
-        self, name: object, outputs: list[Output], raw_bytes: int, *, framed: bool = False
-    ) -> str | None:
-        """Return the fault of a description. `framed`: each tensor has a tag and its length before it."""
-        fault = self._fault_of_names(name, [output.name for output in outputs])
-        fault = fault or next(filter(None, map(self._fault_of, outputs)), None)
-        return fault or _fault_of_size(outputs, raw_bytes, framed)
-
-    def _fault_of_names(self, name: object, outputs: list[str]) -> str | None:
+    def _fault_of(self, name: object, version: object, outputs: list[Output], *, cut: bool = False) -> str | None:
+        """Return the fault of a description. `cut`: more outputs may follow."""
         if name and self._name is not None and name != self._name:
             return f"an answer of the model {short(name)}"
-        missing = [expected for expected in self._outputs if expected not in outputs]
-        if missing:
-            return f"output {missing[0]} is missing"
-        return None if outputs else "no outputs"
+        if version and self._version and str(version) != self._version:
+            return f"an answer of version {str(version)!a}, not {self._version}"
+        missing = self._outputs.keys() - {output.name for output in outputs}
+        if missing and not cut:
+            return f"output {min(missing)} is missing"
+        return next(filter(None, map(self._fault_of_output, outputs)), None if outputs else "no outputs")
 
-    def _fault_of(self, output: Output) -> str | None:
+    def _fault_of_output(self, output: Output) -> str | None:
         shape, expected = output.shape, self._outputs.get(output.name)
         if expected is not None and expected.datatype != output.datatype:
             return f"output {output.name} is of type {output.datatype}, not {expected.datatype}"
-        wanted = shape if expected is None else self._rows + expected.shape[len(self._rows) :]
+        wanted = shape if expected is None else expected.shape
         fits = len(shape) == len(wanted) <= MAX_RANK
         if not fits or any(size < 0 or want not in (-1, size) for want, size in zip(wanted, shape, strict=True)):
             return f"output {output.name} has the shape {list(shape)}, not {list(wanted)}"
+        if 0 in shape[self._may_be_zero :]:
+            return f"output {output.name} has the shape {list(shape)}, which has no elements"
+        if output.strange:
+            return f"output {output.name} of type {output.datatype} holds {output.strange}"
         count = math.prod(shape)
         if output.values not in (None, count):
             return f"output {output.name} of shape {list(shape)} takes {count:,} values, not {output.values:,}"
         return None
 
 
-def _fault_of_size(outputs: list[Output], raw_bytes: int, framed: bool) -> str | None:
-    binary = [output for output in outputs if output.values is None]
-    sizes = [math.prod(output.shape) * bytes_per_value(output.datatype) for output in binary]
-    exact = all(output.datatype in NUMPY_TYPES and output.datatype != "BYTES" for output in binary)
-    if framed:
-        raw_bytes -= sum(1 + max(1, math.ceil(size.bit_length() / 7)) for size in sizes)
-    if raw_bytes == sum(sizes) or (raw_bytes > sum(sizes) and not exact):
+def _fault_of_raw(outputs: list[Output], call: Call, begins: int) -> str | None:
+    return _fault_of_tensors(outputs, call.answer[begins:], call.data_bytes - begins, framed=True)
+
+
+def _fault_of_tensors(
+    outputs: list[Output], kept: bytes | bytearray, raw_bytes: int, *, framed: bool = False
+) -> str | None:
+    """Return the fault of the bytes after a description, of which the first were kept.
+
+    `framed`: each tensor has a tag and its length before it.
+    """
+    at, exact = 0, True
+    for output in outputs:
+        if output.values is not None:
+            continue
+        left, size = math.prod(output.shape), output.size
+        least = left * bytes_per_value(output.datatype)
+        is_text = output.datatype == "BYTES"
+        fixed = output.datatype in NUMPY_TYPES and not is_text
+        if framed and at < len(kept):
+            size, at = _length(kept, at + 1)
+        elif framed:
+            at += 1 + max(1, math.ceil(least.bit_length() / 7))
+        if size is not None and (size < least or (fixed and size > least)):
+            or_more = "" if fixed else " or more"
+            return (
+                f"output {output.name} of shape {list(output.shape)} takes {least:,} bytes{or_more}, not {size:,}"
+            )
+        exact = exact and (fixed or size is not None)
+        end = at + (least if size is None else size)
+        if is_text and size is not None:
+            last = min(len(kept), end) - 4
+            while left and at <= last:
+                at += 4 + _TEXT_LENGTH(kept, at)[0]
+                left -= 1
+            if at > end or (at < end and not left) or (left and at + 4 > end):
+                return f"output {output.name} has texts whose lengths are not those of its {size:,} bytes"
+        at = end
+    if at == raw_bytes or (at < raw_bytes and not exact):
         return None
-    least = "" if exact else " or more"
-    return f"outputs of {sum(sizes):,} bytes{least} in all, and {raw_bytes:,} bytes of tensors"
+    return f"outputs of {at:,} bytes in all, and {raw_bytes:,} bytes of tensors"
+
+
+def _with_texts(outputs: list[Output]) -> list[Output]:
+    """Return the outputs if there are texts after their description, else none."""
+    return outputs if any(output.values is None and output.datatype == "BYTES" for output in outputs) else []
 
 
 def _json_output(entry: Any) -> Output:
     """Return an output in a response that was JSON. Raises LookupError, TypeError or ValueError."""
-    binary = "binary_data_size" in (entry.get("parameters") or {})  # KServe's own server sends null
-    values = None if binary else int(np.size(list(entry["data"])))
-    return Output(str(entry["name"]), str(entry["datatype"]), tuple(map(whole_number, entry["shape"])), values)
+    name, datatype = str(entry["name"]), str(entry["datatype"])
+    shape = tuple(map(whole_number, entry["shape"]))
+    parameters = entry.get("parameters") or {}  # KServe's own server sends null
+    if "binary_data_size" in parameters:
+        return Output(name, datatype, shape, None, whole_number(parameters["binary_data_size"], least=0))
+    values = np.array(entry["data"], np.object_).ravel().tolist()
+    if not isinstance(entry["data"], list):
+        raise TypeError
+    others = set(map(type, values)) - _JSON_TYPES.get(datatype, {int} if "INT" in datatype else {int, float})
+    strange = next((json.dumps(value) for value in values if type(value) in others), "") if others else ""
+    return Output(name, datatype, shape, len(values), strange=strange)
+
+
+def _counted(numbers: re.Match[bytes]) -> bytes:
+    """Return the number of numbers in place of the data of an output, and whether there are fractions."""
+    return b'"data":[%d,%d]' % (numbers[0].count(b","), b"." in numbers[0])
+
+
+def _length(message: bytes | bytearray, at: int) -> tuple[int, int]:
+    """Return the length of up to 5 bytes at a place in a message, and the place after it."""
+    size = shift = 0
+    more = True
+    while more and shift < 35 and at < len(message):
+        size |= (message[at] & 0x7F) << shift
+        shift += 7
+        more = message[at] >= 0x80
+        at += 1
+    return size, at
 
 
 def _described(message: bytes) -> bytes:
-    """Return a message before its first raw tensor; each field there has a tag and a length of up to 5 bytes."""
-    at, end = 0, len(message)
-    while at < end and message[at] != _RAW_TENSOR:
-        size = shift = 0
-        more = True
-        while more and shift < 35 and at + 1 < end:
-            at += 1
-            size |= (message[at] & 0x7F) << shift
-            shift += 7
-            more = message[at] >= 0x80
-        at += 1 + size
+    """Return a message before its first raw tensor; each field there has a tag and its length."""
+    at = 0
+    while at < len(message) and message[at] != _RAW_TENSOR:
+        size, at = _length(message, at + 1)
+        at += size
     return message[:at]

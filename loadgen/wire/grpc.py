@@ -23,7 +23,7 @@ from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import RequestHead
 from loadgen.wire.http2_sending import Call
 from loadgen.wire.in_front import note_failure
-from loadgen.wire.load_wire import Finished, LoadWire
+from loadgen.wire.load_wire import EARLY, Finished, LoadWire
 from loadgen.wire.poller import READ, WRITE, Poller
 from loadgen.wire.sockets import TlsStream
 
@@ -264,7 +264,7 @@ class GrpcWire(LoadWire):
             outcome, text = status_of(call.fields)
         if outcome == OK:
             self._fields_of_success = call.fields
-            fault = self._expected.fault_of_grpc(call)
+            fault = EARLY if call.early else self._expected.fault_of_grpc(call)
             if fault is not None:
                 return MALFORMED, fault
         else:

@@ -11,7 +11,7 @@ from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.in_front import LOOK_AT_EACH, note_failure, note_success
-from loadgen.wire.load_wire import Finished, LoadWire, Requests
+from loadgen.wire.load_wire import EARLY, Finished, LoadWire, Requests
 from loadgen.wire.poller import WRITE, Poller
 from loadgen.wire.sockets import ReadBuffer, Stream
 
@@ -191,6 +191,8 @@ class HttpWire(LoadWire):
         row = connection.row
         if row is None:
             raise MalformedAnswer("an answer without a request")
+        if answer.status == 200 and connection.unsent is not None:
+            raise MalformedAnswer(EARLY)
         outcome = self._judged(answer, connection)
         if outcome == OK and not row % LOOK_AT_EACH:
             note_success(self.in_front, answer.fields)

@@ -206,6 +206,7 @@ class Http2Connection(SendingHalf):
         if call is not None:
             self._waiting.pop(stream_id, None)
             self._empty_frames = 0
+            call.early = call.unsent is not None or call.end > self.bytes_sent
             self._ended(call, reset)
 
     def _leave(self, last_id: int) -> None:

@@ -36,14 +36,17 @@ _CANCEL = 8
 class Call:
     """One unary call: the unsent part of its message, and the received part of its response.
 
-    `answer` is the beginning of the response's message with its prefix; `data_bytes` counts all of it.
+    `answer` is the beginning of the response's message with its prefix; `data_bytes` counts all of it. `early`: it
+    ended before the kernel had the whole message, whose last byte in frames is number `end` of the connection.
     """
 
-    __slots__ = ("answer", "blocks", "data_bytes", "fields", "refused", "row", "unsent", "window")
+    __slots__ = ("answer", "blocks", "data_bytes", "early", "end", "fields", "refused", "row", "unsent", "window")
 
     def __init__(self, row: int, window: int) -> None:
         self.row = row
         self.unsent: memoryview | None = None
+        self.end = 0
+        self.early = False
         self.window = window
         self.fields: tuple[Field, ...] = ()
         self.answer = bytearray()
@@ -115,6 +118,8 @@ class SendingHalf:
             self._waiting[stream_id] = call
             self._send_waiting()
         self.flush()
+        if outgoing:
+            call.end = self.bytes_sent + len(outgoing)
         return not outgoing
 
     def cancel(self, row: int) -> None:
@@ -180,3 +185,4 @@ class SendingHalf:
             call.window -= size
             unsent = None if last else unsent[size:]
         call.unsent = unsent
+        call.end = self.bytes_sent + len(outgoing)

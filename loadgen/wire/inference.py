@@ -28,7 +28,7 @@ def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float |
     rows = len(next(iter(tensors.values()))) if info.batched else 1
     answered = _over_http if target.is_http else _over_grpc
     try:
-        return answered(target, info, tensors, ExpectedAnswer(info, rows), patience_s)
+        return answered(target, info, tensors, ExpectedAnswer(info, rows, target.model_version), patience_s)
     except LoadError:
         raise
     except Exception as error:  # JSON, protobuf and NumPy have their own each

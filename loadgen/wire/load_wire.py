@@ -10,6 +10,8 @@ from loadgen.wire.addresses import Addresses
 from loadgen.wire.poller import Poller
 from loadgen.wire.sockets import ReadBuffer
 
+EARLY = "an answer before its request was sent whole"
+
 
 class Wire(Protocol):
     """Connections to a server over one protocol. Rows name requests; the wire does not know their times."""

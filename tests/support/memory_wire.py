@@ -167,12 +167,13 @@ def http_wire(
     *,
     requests: Sequence[bytes] = (b"hello",),
     poller: Watched | None = None,
+    version: str = "",
 ) -> HttpWire:
     """Return a wire over HTTP/1.1 without connections."""
     return HttpWire(
         addresses=cast("wire_addresses.Addresses", addresses),
         requests=requests,
-        expected=ExpectedAnswer(model),
+        expected=ExpectedAnswer(model, version=version),
         poller=cast("Poller", poller or Watched()),
         finished=finished,
     )
@@ -185,13 +186,14 @@ def grpc_wire(
     *,
     messages: Sequence[bytes] = (b"hello",),
     poller: Watched | None = None,
+    version: str = "",
 ) -> GrpcWire:
     """Return a wire over gRPC without connections."""
     return GrpcWire(
         addresses=cast("wire_addresses.Addresses", addresses),
         head=HEAD,
         requests=[grpc_message(message) for message in messages],
-        expected=ExpectedAnswer(model),
+        expected=ExpectedAnswer(model, version=version),
         poller=cast("Poller", poller or Watched()),
         finished=finished,
     )

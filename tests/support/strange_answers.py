@@ -95,6 +95,8 @@ BODIES: dict[str, bytes] = {
     "a number of 10,000 digits": b"9" * 10_000,
     "no outputs": b'{"outputs":[]}',
     "an output that is none": b'{"outputs":[null]}',
+    "nothing for numbers": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[null,null]}]}',
+    "no rows": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[0,2],"data":[]}]}',
     "data nested deep": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":' + DEEP,
     "a shape of 5,000 digits": b'{"outputs":[{"name":"y","datatype":"FP32","shape":['
     + b"9" * 4000

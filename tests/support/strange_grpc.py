@@ -84,6 +84,7 @@ GRPC: dict[str, Any] = {
 
 GRPC_INFER: dict[str, Any] = {
     "another output": grpc_answer(_infer(name="other")),
+    "a size that its bytes have not": grpc_answer(_infer(raw=bytes(7))),
     "a size below zero": grpc_answer(_infer(shape=[-1, 2])),
     "sizes of 2 to the 62": grpc_answer(_infer(shape=[1 << 62, 2])),
 }

@@ -86,11 +86,17 @@ class GrpcBench(_Bench):
         *,
         messages: Sequence[bytes] = (b"hello",),
         settle: bool = True,
+        version: str = "",
     ) -> None:
         self.ended: list[tuple[int, int, int]] = []
         self.addresses, self.watched = Addresses(), Watched()
         self.wire = grpc_wire(
-            self.addresses, lambda *ended: self.ended.append(ended), model, messages=messages, poller=self.watched
+            self.addresses,
+            lambda *ended: self.ended.append(ended),
+            model,
+            messages=messages,
+            poller=self.watched,
+            version=version,
         )
         self.wire.open(count)
         self.streams = self.addresses.streams

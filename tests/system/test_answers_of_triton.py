@@ -37,7 +37,7 @@ class TritonPythonModel:
 
     def answer(self, request):
         lead = pb_utils.get_input_tensor_by_name(request, "x").as_numpy().shape[:-1]
-        size = int(self.random.integers(0, 300))
+        size = int(self.random.integers(1, 300))
         outputs = [
             pb_utils.Tensor("fixed", np.zeros((*lead, 3), np.float16)),
             pb_utils.Tensor("drawn", np.zeros((*lead, size, 2), np.int64)),

@@ -139,11 +139,13 @@ COMMANDS = {
     ("http", "metadata: a body in drips"): 2,
     ("http", "infer, at first: html"): 2,
     ("http", "infer, later: html"): 99,
+    ("http", "infer, later: nothing for numbers"): 99,
     ("http", "infer, later: half a character in an error"): 99,
     ("http", "infer, later: a chunk of size '-6'"): 99,
     ("http", "stats: nested 200,000 deep"): 0,
     ("http", "stats: counts in words"): 0,
     ("grpc", "infer, later: no message"): 99,
+    ("grpc", "infer, later: a size that its bytes have not"): 99,
     ("grpc", "infer, later: an error with escapes"): 99,
     ("grpc", "metadata: a goodbye of three bytes"): 2,
 }

@@ -2,17 +2,19 @@
 
 import itertools
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from memory_wire import MODEL, right_message
 from tritonclient.grpc.service_pb2 import ModelInferResponse
-from wire_benches import GrpcBench
+from wire_benches import GrpcBench, grpc_answer, widen
 
-from loadgen.status import MALFORMED, OK
+from loadgen.status import MALFORMED, OK, outcome_of_grpc
 from loadgen.traffic.model_info import Tensor
 from loadgen.wire.grpc_call import grpc_message
+from loadgen.wire.http2_frames import INITIAL_WINDOW
 
 
 @pytest.fixture
@@ -95,8 +97,15 @@ def test_a_call_that_is_given_up_leaves_its_connection_idle(two: GrpcBench) -> N
         (right_message(datatype="INT32"), "type INT32, not FP32"),
         (right_message(shape=[1, 3], raw=bytes(12)), r"shape \[1, 3\], not \[1, 2\]"),
         (right_message(shape=[2]), r"shape \[2\], not \[1, 2\]"),
-        (right_message(raw=b""), "outputs of 8 bytes in all, and 0 bytes"),
-        (right_message(raw=bytes(12)), "outputs of 8 bytes in all, and 12 bytes"),
+        (right_message(raw=b""), "takes 8 bytes, not 0"),
+        (right_message(raw=bytes(12)), "takes 8 bytes, not 12"),
+        (grpc_message(right_message()[5:] + b"\x32\0"), "outputs of 10 bytes in all, and 12 bytes"),
+        (right_message(raw=None, contents={"fp64_contents": [1, 2]}), "FP32 holds fp64_contents"),
+        (
+            right_message(raw=None, contents={"fp32_contents": [1], "bytes_contents": [b""]}),
+            "holds bytes_contents",
+        ),
+        (right_message(raw=None, contents={"fp32_contents": [1, 2, 3]}), "takes 2 values, not 3"),
         (right_message(raw=None), "takes 2 values, not 0"),
         (right_message(shape=[0, 2], raw=b""), r"\[0, 2\], not \[1, 2\]"),
         (right_message(shape=[7, 2], raw=bytes(56)), r"\[7, 2\], not \[1, 2\]"),
@@ -137,17 +146,99 @@ def test_a_long_message_of_values_one_by_one_is_only_searched_for_its_names(name
     other.wire.close()
 
 
+@pytest.mark.parametrize(
+    "datatype", ["BOOL", "UINT8", "UINT16", "INT32", "INT64", "UINT64", "FP32", "FP64", "BYTES"]
+)
+def test_typed_values_are_in_the_field_of_their_type(datatype: str) -> None:
+    fields = {"UINT8": "uint", "UINT16": "uint", "INT32": "int"}
+    right = fields.get(datatype, datatype.lower()) + "_contents"
+    for field in {right, "int_contents", "fp32_contents", "bool_contents"}:
+        values = [b"a", b""] if field == "bytes_contents" else [1, 0]
+        typed = GrpcBench(1, replace(MODEL, outputs=(Tensor(name="y", datatype=datatype, shape=(-1, 2)),)))
+        typed.wire.send(0)
+        typed.answer(typed.streams[0], 1, right_message(datatype=datatype, raw=None, contents={field: values}))
+        assert [found for _, found, _ in typed.ended] == [OK if field == right else MALFORMED]
+        typed.wire.close()
+
+
+@pytest.mark.parametrize(
+    ("raw", "outcome"),
+    [
+        (b"\3\0\0\0abc\0\0\0\0", OK),
+        (b"\0\0\0\0\3\0\0\0abc", OK),
+        (b"\4\0\0\0abc\0\0\0\0", MALFORMED),
+        (b"\3\0\0\0abc\1\0\0\0", MALFORMED),
+        (b"\xff" * 11, MALFORMED),
+        (b"\0\1\1\0" + bytes(65_792) + b"\3\0\0\0abc", OK),
+    ],
+)
+@pytest.mark.parametrize("right_ones_before", [0, 3])
+def test_the_lengths_of_texts_are_read_in_each_answer(raw: bytes, outcome: int, right_ones_before: int) -> None:
+    """With a tensor of numbers before them."""
+    outputs = (
+        Tensor(name="z", datatype="FP32", shape=(-1, 1)),
+        Tensor(name="y", datatype="BYTES", shape=(-1, 2)),
+    )
+    texts = GrpcBench(1, replace(MODEL, outputs=outputs))
+    answer = ModelInferResponse(model_name="m", raw_output_contents=[bytes(4), b"\3\0\0\0abc\0\0\0\0"])
+    answer.outputs.add(name="z", datatype="FP32", shape=[1, 1])
+    answer.outputs.add(name="y", datatype="BYTES", shape=[1, 2])
+    for row in range(right_ones_before + 1):
+        if row == right_ones_before:
+            answer.raw_output_contents[1] = raw
+        texts.wire.send(row)
+        texts.answer(texts.streams[0], row + 1, grpc_message(answer.SerializeToString()))
+    assert [found for _, found, _ in texts.ended] == [OK] * right_ones_before + [outcome]
+    texts.wire.close()
+
+
+@pytest.mark.parametrize("version", ["1", "2", ""])
+def test_an_answer_is_of_the_version_that_was_asked_for(version: str) -> None:
+    """Those of `right_message` are of version 1."""
+    asked = GrpcBench(1, version=version)
+    asked.wire.send(0)
+    asked.answer(asked.streams[0], 1)
+    assert [found for _, found, _ in asked.ended] == [MALFORMED if version == "2" else OK]
+    asked.wire.close()
+
+
+@pytest.mark.parametrize("settings", [b"", struct.pack(">HI", INITIAL_WINDOW, 1 << 30)], ids=["narrow", "wide"])
+@pytest.mark.parametrize("status", [0, 8])
+def test_an_answer_before_its_message_was_sent_whole_is_none(settings: bytes, status: int) -> None:
+    """Whether the server's window or the kernel has no room for it; what the server refuses is told as such."""
+    large = GrpcBench(1, messages=(bytes(1 << 20),), settle=False)
+    large.settle(settings)
+    stream = large.streams[0]
+    large.give(stream, widen(0, 1 << 30))
+    stream.room = 100_000
+    large.wire.send(0)
+    large.give(stream, grpc_answer(1, status=b"%d" % status))
+    assert large.ended == [(0, outcome_of_grpc(status) if status else MALFORMED, 7)]
+    large.wire.close()
+
+
+def test_an_answer_after_the_last_byte_of_a_long_message_is_right() -> None:
+    large = GrpcBench(1, messages=(bytes(1 << 20),))
+    stream = large.streams[0]
+    large.wire.send(0)
+    large.give(stream, widen(0, 1 << 30), widen(1, 1 << 30))
+    large.wire.send(1)  # the next one waits for the window, which changes nothing for the first
+    large.give(stream, grpc_answer(1))
+    assert large.ended == [(0, OK, 7)]
+    large.wire.close()
+
+
 def test_answers_whose_length_is_drawn_are_right_as_long_as_they_agree_with_themselves() -> None:
     for datatype, shape in (("FP32", (-1, -1)), ("BYTES", (-1, 2))):
         free = GrpcBench(2, replace(MODEL, outputs=(Tensor(name="y", datatype=datatype, shape=shape),)))
-        for row in range(100):
+        for row in range(1, 101):
             free.wire.send(row)
             raw = bytes(4 * row) if datatype == "FP32" else 2 * (row.to_bytes(4, "little") + b"x" * row)
             size = row if datatype == "FP32" else 2
             answer = right_message(datatype=datatype, shape=[1, size], raw=raw)
-            free.answer(free.streams[row % 2], row // 2 + 1, answer)
+            free.answer(free.streams[(row - 1) % 2], (row - 1) // 2 + 1, answer)
         assert {outcome for _, outcome, _ in free.ended} == {OK}
-        free.wire.send(100)
+        free.wire.send(101)
         free.answer(free.streams[0], 51, right_message(datatype=datatype)[:-1])
         assert free.ended[-1][1] == MALFORMED
         free.wire.close()

@@ -42,10 +42,12 @@ def chunked(answer: bytes) -> bytes:
 class Bench:
     """A wire whose requests are answered one after the other, and their outcomes."""
 
-    def __init__(self, model: ModelInfo = MODEL) -> None:
+    def __init__(self, model: ModelInfo = MODEL, version: str = "") -> None:
         self.outcomes: list[int] = []
         self.addresses = Addresses()
-        self.wire = http_wire(self.addresses, lambda _row, outcome, _ns: self.outcomes.append(outcome), model)
+        self.wire = http_wire(
+            self.addresses, lambda _row, outcome, _ns: self.outcomes.append(outcome), model, version=version
+        )
 
     def answer(self, *answers: bytes) -> list[int]:
         for data in answers:
@@ -69,6 +71,7 @@ def bench() -> Iterator[Bench]:
     bench.wire.close()
 
 
+WITHOUT_BATCHES = replace(MODEL, max_batch_size=0)
 NO_INFERENCE = [
     (answered(b"<html>Sign in, please.</html>", kind="text/html"), r"http 200, text/html.*Sign in"),
     (answered(b"<html>Sign in.</html>", json_bytes=10), "no inference"),
@@ -87,13 +90,20 @@ NO_INFERENCE = [
     (binary(shape=[2]), r"\[2\], not \[1, 2\]"),
     (binary(shape=[1, 2.5]), "no inference"),
     (binary(shape=[1, -2]), r"\[1, -2\], not \[1, 2\]"),
-    (binary(b"", parameters={"binary_data_size": 0}), "outputs of 8 bytes in all, and 0 bytes"),
-    (binary(bytes(12), parameters={"binary_data_size": 12}), "outputs of 8 bytes in all, and 12 bytes"),
+    (binary(b"", parameters={"binary_data_size": 0}), "takes 8 bytes, not 0"),
+    (binary(bytes(12), parameters={"binary_data_size": 12}), "takes 8 bytes, not 12"),
+    (binary(parameters={"binary_data_size": 7}), "takes 8 bytes, not 7"),
+    (binary(parameters={"binary_data_size": None}), "no inference"),
     (binary(bytes(7)), "outputs of 8 bytes in all, and 7"),
     (chunked(binary(bytes(7))), "outputs of 8 bytes in all, and 7"),
     (chunked(answered(b"{}", json_bytes=300)), "300 bytes in a body of 2"),
     (binary(parameters={}), "no inference"),
     (plain({"outputs": [RIGHT | {"parameters": {}, "data": [1.0]}]}), "takes 2 values, not 1"),
+    *(
+        (plain({"outputs": [RIGHT | {"parameters": {}, "data": [1.0, value]}]}), f"type FP32 holds {named}")
+        for value, named in ((None, "null"), ({"a": 1}, "{"), ("1", '"1"'), (True, "true"), ([1.0], r"\[1.0\]"))
+    ),
+    (plain({"outputs": [RIGHT | {"parameters": {}, "data": {"a": 1, "b": 2}}]}), "no inference"),
     (plain({"error": "CUDA out of memory", "outputs": []}), "CUDA out of memory"),
     (plain({"error": "x" * 9000, "outputs": []}), "xxx"),
     (plain({"model_name": "another", "outputs": [RIGHT]}), "of the model 'another'"),
@@ -128,10 +138,15 @@ def test_inferences_in_every_legal_form_are_right(bench: Bench, right: bytes) ->
 
 def test_what_no_configuration_describes_may_have_rows_and_a_name_of_its_own() -> None:
     """A server that is not Triton, or a model without batches, such as one that finds objects in a picture."""
-    for model in (replace(MODEL, max_batch_size=None), replace(MODEL, max_batch_size=0)):
-        other = Bench(replace(model, outputs=(Tensor(name="y", datatype="FP32", shape=(-1, 2)),)))
-        empty = binary(b"", shape=[0, 2], parameters={"binary_data_size": 0})
-        assert other.answer(empty) == [OK]
+    empty = binary(b"", shape=[0, 2], parameters={"binary_data_size": 0})
+    five = binary(bytes(40), shape=[5, 2], parameters={"binary_data_size": 40})
+    none = binary(b"", shape=[1, 0], parameters={"binary_data_size": 0})
+    for model, zero in (
+        (replace(MODEL, max_batch_size=None, whole_shapes=True), MALFORMED),
+        (WITHOUT_BATCHES, OK),
+    ):
+        other = Bench(replace(model, outputs=(Tensor(name="y", datatype="FP32", shape=(-1, -1)),)))
+        assert other.answer(five, empty, none) == [OK, zero, MALFORMED]
         other.wire.close()
     alias = Bench(replace(MODEL, name="alias", max_batch_size=None))
     assert alias.answer(binary()) == [OK]
@@ -146,12 +161,116 @@ def test_heads_and_descriptions_that_always_differ_are_right_and_none_passes_for
     assert bench.answer(other.replace(b"\r\n", b"\r\nDate: x\r\n", 1))[-1] == MALFORMED
 
 
-def test_long_answers_of_json_alone_are_only_searched_in_the_end(bench: Bench) -> None:
-    output = RIGHT | {"parameters": {}, "data": [1.0, 2.0], "note": "x" * 70_000}
-    wrong = [plain({"outputs": [output | {"name": "other"}]}), plain({"error": "no", "outputs": [output]})]
-    assert bench.answer(wrong[0], *[plain({"outputs": [output]})] * 40) == [MALFORMED, *[OK] * 40]
-    assert bench.answer(*wrong)[-2:] == [OK, MALFORMED]
-    assert bench.answer(plain({"outputs": [output], "more": "x" * 2_000_000}))[-1] == OK
+@pytest.mark.parametrize("inputs", [(Tensor(name="x", datatype="FP32", shape=(-1, 4)),), ()])
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_without_a_configuration_the_rows_are_those_of_the_request(inputs: tuple[Tensor, ...], rows: int) -> None:
+    free = Tensor(name="y", datatype="FP32", shape=(-1, 2))
+    one = Bench(replace(MODEL, max_batch_size=None, inputs=inputs, outputs=(free,)))
+    answer = binary(bytes(8 * rows), shape=[rows, 2], parameters={"binary_data_size": 8 * rows})
+    assert one.answer(answer) == [OK if rows == 1 else MALFORMED]
+    one.wire.close()
+
+
+@pytest.mark.parametrize("asked", ["", "2"])
+@pytest.mark.parametrize("said", ["1", "2", None])
+def test_an_answer_is_of_the_version_that_was_asked_for(asked: str, said: str | None) -> None:
+    bench = Bench(version=asked)
+    output = RIGHT | {"parameters": {}, "data": [1.0, 2.0]}
+    expected = MALFORMED if (asked, said) == ("2", "1") else OK
+    assert bench.answer(plain({"model_version": said, "outputs": [output]})) == [expected]
+    bench.wire.close()
+
+
+COUNT = 20_000
+
+
+def long_one(values: list[Any], **changed: Any) -> bytes:
+    """An answer of JSON alone with many values."""
+    return plain({"outputs": [RIGHT | {"shape": [1, COUNT], "parameters": {}, "data": values} | changed]})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (long_one([1.5] * (COUNT - 1)), "takes 20,000 values, not 19,999"),
+        (long_one([1.5] * (COUNT - 1) + [None]), "null"),
+        (long_one([None] * COUNT), "null"),
+        (long_one(["1.5"] * COUNT), '"1.5"'),
+        (long_one([{}] * COUNT), "{}"),
+        (long_one([]), "not 0"),
+        (long_one([1.5] * COUNT, name="other"), "output y is missing"),
+        (long_one([1.5] * COUNT, shape=[2, COUNT // 2]), "has the shape"),
+        (long_one([1.5] * COUNT, datatype="FP64"), "is of type FP64"),
+        (plain({"error": "no", "outputs": [{"data": "x" * 70_000}]}), "an error"),
+        (plain({"outputs": ["x" * 70_000]}), "no inference"),
+    ],
+)
+@pytest.mark.parametrize("right_ones_before", [0, 3])
+def test_long_answers_of_json_alone_are_checked_to_the_last(
+    wrong: bytes, named: str, right_ones_before: int
+) -> None:
+    long = Bench(replace(MODEL, outputs=(Tensor(name="y", datatype="FP32", shape=(-1, COUNT)),)))
+    right = [long_one([0.25 * row] * COUNT) for row in range(right_ones_before)]
+    assert long.answer(*right, wrong) == [OK] * right_ones_before + [MALFORMED]
+    assert named in (long.wire.error_example or "")
+    assert long.answer(long_one([[-1e-7] * (COUNT // 2)] * 2))[-1] == OK
+    long.wire.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "outcome"),
+    [
+        ({}, OK),
+        ({"shape": [1, 0]}, MALFORMED),
+        ({"datatype": "INT8"}, MALFORMED),
+        ({"shape": [1, 1 << 40]}, MALFORMED),
+    ],
+)
+def test_of_json_that_is_too_long_to_keep_the_first_output_is_checked(changed: Any, outcome: int) -> None:
+    free = Bench(replace(MODEL, outputs=(Tensor(name="y", datatype="FP32", shape=(-1, -1)),)))
+    right = {"name": "y", "datatype": "FP32", "shape": [1, 400_000]}
+    more = [RIGHT | {"data": [1.0]}, "a second one that is not read"]
+    assert free.answer(plain({"outputs": [right | changed | {"data": [1.25] * 400_000}, *more]})) == [outcome]
+    assert free.answer(plain({"outputs": "x" * 2_000_000}), plain({"outputs": [], "data": "x" * 2_000_000})) == [
+        outcome,
+        MALFORMED,
+        MALFORMED,
+    ]
+    free.wire.close()
+
+
+TEXTS = b"".join(len(text).to_bytes(4, "little") + text for text in (b"abc", b""))
+
+
+@pytest.mark.parametrize(
+    ("raw", "outcome"),
+    [
+        (TEXTS, OK),
+        (b"\0\0\0\0\3\0\0\0abc", OK),
+        (b"\4\0\0\0abc\0\0\0\0", MALFORMED),
+        (b"\2\0\0\0abc\0\0\0\0", MALFORMED),
+        (b"\3\0\0\0abc\1\0\0\0", MALFORMED),
+        (b"\7\0\0\0abc\0\0\0\0", MALFORMED),
+        (b"\0\0\0\0\0\0\0\0abc", MALFORMED),
+        (b"\xff" * 11, MALFORMED),
+    ],
+)
+@pytest.mark.parametrize("right_ones_before", [0, 3])
+def test_the_lengths_of_texts_are_read_in_each_answer(raw: bytes, outcome: int, right_ones_before: int) -> None:
+    texts = Bench(replace(MODEL, outputs=(Tensor(name="y", datatype="BYTES", shape=(-1, 2)),)))
+    right = binary(TEXTS, datatype="BYTES", parameters={"binary_data_size": 11})
+    answer = binary(raw, datatype="BYTES", parameters={"binary_data_size": 11})
+    assert texts.answer(*[right] * right_ones_before, answer) == [OK] * right_ones_before + [outcome]
+    texts.wire.close()
+
+
+def test_of_long_texts_the_first_64_kib_are_read() -> None:
+    texts = Bench(replace(MODEL, outputs=(Tensor(name="y", datatype="BYTES", shape=(-1, 2)),)))
+    raw = b"\0\1\1\0" + bytes(65_792) + b"\3\0\0\0abc"
+    for ending, outcome in ((b"", OK), (b"\0", OK), (b"\0" * 4, OK)):
+        size = {"binary_data_size": len(raw + ending)}
+        assert texts.answer(binary(raw + ending, datatype="BYTES", parameters=size))[-1] == outcome
+    texts.wire.close()
 
 
 @pytest.mark.parametrize(
@@ -163,13 +282,14 @@ def test_answers_whose_length_is_drawn_are_right_as_long_as_they_agree_with_them
     free = Bench(replace(MODEL, outputs=(Tensor(name="y", datatype=datatype, shape=shape),), max_batch_size=0))
     each = {"FP32": 4, "INT64": 8, "FP16": 2}.get(datatype)
     answers = []
-    for count in range(100):
+    for count in range(1, 100):
         sizes = [count if size == -1 else size for size in shape] if each else [1, 2]
         length = 2 * (4 + count) if each is None else each
         for size in sizes if each else ():
             length *= size
         parameters = {"binary_data_size": length}
-        answers.append(binary(bytes(length), datatype=datatype, shape=sizes, parameters=parameters))
+        raw = bytes(length) if each else (count.to_bytes(4, "little") + b"x" * count) * 2
+        answers.append(binary(raw, datatype=datatype, shape=sizes, parameters=parameters))
     assert set(free.answer(*answers)) == {OK}
     assert free.answer(answered(b"<html>", kind="text/html"))[-1] == MALFORMED
     free.wire.close()

@@ -109,6 +109,15 @@ def test_an_answer_before_its_request_has_left_counts_and_ends_the_connection(be
     assert bench.wire.answers_may_wait, "nothing waits to be sent any more"
 
 
+def test_an_inference_before_its_request_has_left_is_none(bench: HttpBench) -> None:
+    stream = bench.streams[0]
+    stream.room = 4
+    bench.wire.send(0)
+    bench.give(stream, RIGHT)
+    assert bench.ended == [(0, MALFORMED, 0)]
+    assert stream not in bench.open_streams()
+
+
 def test_an_answer_that_is_there_is_taken_with_the_room_to_write(bench: HttpBench) -> None:
     stream = bench.streams[0]
     stream.room = 1
