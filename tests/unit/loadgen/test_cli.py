@@ -8,6 +8,7 @@ from two_lines import refused
 
 from loadgen.cli import run_command
 from loadgen.command.app import run_app
+from loadgen.errors import unforeseen
 
 HERE = ["http://127.0.0.1:9", "--model", "m", "--rate", "10"]
 
@@ -74,3 +75,15 @@ def test_a_load_process_that_dies_is_the_clients_failure_and_a_bug_is_ours(
     assert "bug in tritune" in capsys.readouterr().err
     with pytest.raises(KeyError):
         run_app(app, ["bug", "--debug"], name="x", when_stopped="")
+
+
+@pytest.mark.parametrize("option", ["csv", "keep-log", "ask-output", "ca-cert"])
+def test_what_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert f"--{option}" in refused(capsys, run_command, *HERE, f"--{option}", "a\udcff")[0]
+
+
+@pytest.mark.parametrize(
+    "error", [UnicodeEncodeError("utf-8", "a\ud800", 1, 2, "surrogates not allowed"), OSError(28, "full")]
+)
+def test_an_error_of_a_text_or_of_the_system_is_no_bug(error: Exception) -> None:
+    assert unforeseen(error).status in ("bad_input", "environment_failed")
