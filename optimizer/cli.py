@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from loadgen.command.app import leave, run_app, show_version
+from loadgen.command.app import check_address_space, leave, run_app, show_version
 from loadgen.errors import BadInput, UserError
 from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
@@ -46,6 +46,7 @@ def optimize(values: Values, origins: Origins) -> None:
         return
     if call.quiet and call.verbose:
         raise BadInput("--quiet and --verbose contradict each other.", "Leave one of them out.")
+    check_address_space("optimize")
     from optimizer.command.arguments import config_of_call
 
     config, notes = config_of_call(call, values, origins)
@@ -79,6 +80,7 @@ def worker(values: Values, origins: Origins) -> None:
     Exit codes: 0 the search is over, 2 bad input, 3 a disk, a server or the storage failed, 130 interrupted,
     1 a bug.
     """
+    check_address_space("optimize")
     from optimizer.command.arguments import checked_storage
     from optimizer.run.worker import work
 
