@@ -23,6 +23,7 @@ from optimizer.call_options import OF_A_WORKER, OPTIONS, CallOptions, WorkerCall
 from optimizer.command.finished_runs import commands
 from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
+from optimizer.machine.child_limits import TELEMETRY
 
 app = typer.Typer(
     add_completion=False,
@@ -113,6 +114,7 @@ def main() -> None:
 
 def run_command(arguments: list[str]) -> int:
     """Run the command line and return its exit code; no exception leaves."""
+    os.environ.setdefault(TELEMETRY, "1")
     as_json = _wants_json(arguments, os.environ)
     return run_app(
         app,
