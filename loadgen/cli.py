@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from loadgen.command.app import leave, run_app, show_version
+from loadgen.command.app import check_address_space, leave, run_app, show_version
 from loadgen.errors import BadInput
 from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
@@ -45,6 +45,7 @@ def loadtest(values: Values, origins: Origins) -> None:
         return
     if options.quiet and options.verbose:
         raise BadInput("--quiet and --verbose contradict each other.", "Leave one of them out.")
+    check_address_space("loadtest")
     if options.worker is not None:
         from loadgen.command.arguments import worker_from_options
         from loadgen.distributed.launch import work_on_all

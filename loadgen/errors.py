@@ -21,6 +21,9 @@ def unforeseen(error: Exception) -> UserError:
         return environment_failed(error)
     if isinstance(error, MemoryError):
         return EnvironmentFailed("There is not enough memory.", "Free some, and run the command again.")
+    if "surrogates not allowed" in str(error):  # a UnicodeEncodeError, or pydantic's of one: our texts have none
+        text = ascii(getattr(error, "object", str(error)))[:300]
+        return BadInput(f"A name or a text is not UTF-8: {text}.", "Rename the file, or correct the text.")
     return Bug(
         f"This is a bug in tritune: {type(error).__name__}: {error}",
         "Please report it with the output of the same command with --debug.",

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -27,6 +28,9 @@ SUM_FILE = "sha256"
 MAX_BYTES = 20 * 2**30
 """The entries take 20 GiB at most: beyond, those that were not used for the longest time are removed. Engines are
 not counted."""
+
+MAX_READ_BYTES = 256 * 2**20
+"""What is read as a whole takes 256 MiB at most: records, hashes, timings and kernels."""
 
 ENTRY_NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")
 
@@ -86,7 +90,9 @@ class ResultCache:
             return
         files = files or {}
         with suppress(OSError):
-            self._make_room(self.folder / RESULTS, sum(path.stat().st_size for path in files.values()))
+            if (size_bytes := sum(path.stat().st_size for path in files.values())) > self.most_bytes:
+                return
+            self._make_room(self.folder / RESULTS, size_bytes)
 
             def fill(draft: Path) -> None:
                 for name, path in files.items():
@@ -112,7 +118,7 @@ class ResultCache:
         """Remove the entries that were not used for the longest time, until `size_bytes` more fit."""
         found = (path.parent for path in results.glob(f"*/{ENTRY_FILE}"))
         entries = [path for path in found if ENTRY_NAME.fullmatch(path.name)]
-        sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in entries}
+        sizes = {path: sum(file.lstat().st_size for file in path.iterdir()) for path in entries}
         for path in sorted(entries, key=lambda one: one.stat().st_mtime):
             if sum(sizes.values()) + size_bytes <= self.most_bytes:
                 return
@@ -148,11 +154,20 @@ def whole_files(entry: Path, record: str, names: Collection[str] | None = None) 
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             return None
         files = {path.name: path for path in entry.iterdir() if names is None or path.name in (*names, SUM_FILE)}
-        regular = all(path.is_file() for path in files.values())  # to read a FIFO can take for ever
-        if regular and files.pop(SUM_FILE).read_text() == sha256_of(entry / record, files):
+        small = max(_size_of(entry / name) for name in (record, SUM_FILE)) <= MAX_READ_BYTES
+        fits = small and sum(map(_size_of, files.values())) <= MAX_BYTES
+        if fits and files.pop(SUM_FILE).read_text() == sha256_of(entry / record, files):
             return files
     shutil.rmtree(entry, ignore_errors=True)
     return None
+
+
+def _size_of(path: Path) -> int:
+    """Return the bytes of a file. Raises ValueError for a link, a FIFO, and what others own or may write."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise ValueError(path)
+    return found.st_size
 
 
 def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[], bool]) -> None:
@@ -176,16 +191,21 @@ def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[
 def put_file(path: Path, data: bytes) -> None:
     """Replace a file and its hash, if they can be written: without it, the next run only takes longer."""
     with suppress(OSError):
-        with whole_file(path) as file:
-            file.write(data)
-        path.with_name(f"{path.name}.{SUM_FILE}").write_text(sha256_of(path))
+        checksum = hashlib.sha256(data).hexdigest().encode()
+        for part, content in ((path, data), (path.with_name(f"{path.name}.{SUM_FILE}"), checksum)):
+            with whole_file(part) as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(content)
 
 
 def get_file(path: Path) -> bytes | None:
-    """Return what `put_file` wrote, None if there is nothing; a damaged file is removed."""
-    with suppress(OSError):
-        if path.is_file() and path.with_name(f"{path.name}.{SUM_FILE}").read_bytes() == sha256_of(path).encode():
+    """Return what this user's `put_file` wrote, None if there is nothing; any other file is removed."""
+    with suppress(OSError, ValueError):
+        checksum = path.with_name(f"{path.name}.{SUM_FILE}")
+        small = max(_size_of(path), _size_of(checksum)) <= MAX_READ_BYTES
+        if small and checksum.read_bytes() == sha256_of(path).encode():
             return path.read_bytes()
+    with suppress(OSError):
         path.unlink()
     return None
 

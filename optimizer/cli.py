@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from loadgen.command.app import leave, run_app, show_version
+from loadgen.command.app import check_address_space, leave, run_app, show_version
 from loadgen.errors import BadInput, UserError
 from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
@@ -23,6 +23,7 @@ from optimizer.call_options import OF_A_WORKER, OPTIONS, CallOptions, WorkerCall
 from optimizer.command.finished_runs import commands
 from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
+from optimizer.machine.child_limits import TELEMETRY
 
 app = typer.Typer(
     add_completion=False,
@@ -46,6 +47,7 @@ def optimize(values: Values, origins: Origins) -> None:
         return
     if call.quiet and call.verbose:
         raise BadInput("--quiet and --verbose contradict each other.", "Leave one of them out.")
+    check_address_space("optimize")
     from optimizer.command.arguments import config_of_call
 
     config, notes = config_of_call(call, values, origins)
@@ -79,6 +81,7 @@ def worker(values: Values, origins: Origins) -> None:
     Exit codes: 0 the search is over, 2 bad input, 3 a disk, a server or the storage failed, 130 interrupted,
     1 a bug.
     """
+    check_address_space("optimize")
     from optimizer.command.arguments import checked_storage
     from optimizer.run.worker import work
 
@@ -111,6 +114,7 @@ def main() -> None:
 
 def run_command(arguments: list[str]) -> int:
     """Run the command line and return its exit code; no exception leaves."""
+    os.environ.setdefault(TELEMETRY, "1")
     as_json = _wants_json(arguments, os.environ)
     return run_app(
         app,

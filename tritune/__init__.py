@@ -1,7 +1,8 @@
 """tritune from Python: find the cheapest Triton configuration, judge an endpoint, read a run.
 
 No signal is handled and no library is patched, so that all of it works in a thread, in a notebook and within a
-running event loop, which a call blocks until it returns. Progress goes to stderr in a notebook and at a prompt; a
+running event loop, which a call blocks until it returns. A process that is forked during a call may hang, as with
+any threads: start yours by multiprocessing's "spawn". Progress goes to stderr in a notebook and at a prompt; a
 script prints nothing unless it asks for it.
 """
 

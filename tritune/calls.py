@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.command.app import check_address_space
 from loadgen.errors import BadInput, UserError
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
@@ -50,6 +51,7 @@ def optimized(
     progress: bool | None,
 ) -> Recommendation:
     """See `tritune.optimize`."""
+    check_address_space("optimize")
     from optimizer.command import session
     from optimizer.command.arguments import config_of_call
     from optimizer.run.pipeline import optimize
@@ -57,6 +59,14 @@ def optimized(
     from search.trials import events
 
     begun: list[Path] = []
+    broken: list[Exception] = []
+
+    def asked() -> bool:
+        try:
+            return stop is not None and stop()
+        except Exception as error:
+            broken.append(error)
+            raise KeyboardInterrupt from error  # ends the run as Ctrl-C does, and it can be resumed
 
     def search(config: Any, **given: Any) -> RecommendationRecord:
         begun.append(config.output)
@@ -84,11 +94,15 @@ def optimized(
                 call,
                 search,
                 display=shown(config.time_budget_s),
-                heeding=_finish_never if stop is None else lambda _: nullcontext(stop),
+                heeding=lambda _: nullcontext(asked),
             )
     except UserError as error:
         with suppress(UserError):
             error.result = opened(begun[0]) if begun else None
+        raise
+    except KeyboardInterrupt:
+        if broken:
+            raise broken[0] from None
         raise
     return recommended(found, config.output)
 
@@ -99,6 +113,7 @@ def _only_run() -> Iterator[None]:
 
     Raises BadInput if another run goes on in this process.
     """
+    from optimizer.machine.child_limits import TELEMETRY
     from optimizer.machine.hardware import VISIBLE
 
     if not _ONE_RUN.acquire(blocking=False):
@@ -106,18 +121,22 @@ def _only_run() -> Iterator[None]:
             "Another call of tritune.optimize goes on in this process.",
             "Wait for it, or make this call in a process of its own.",
         )
-    before = {name: text for name, text in os.environ.items() if name == VISIBLE or name.startswith("TRITUNE_")}
+    ours = (VISIBLE, TELEMETRY)
+    before = {name: text for name, text in os.environ.items() if name in ours or name.startswith("TRITUNE_")}
     try:
         take_variables(os.environ, "optimize")
+        os.environ.setdefault(TELEMETRY, "1")
         yield
     finally:
-        os.environ.pop(VISIBLE, None)
+        for name in ours:
+            os.environ.pop(name, None)
         os.environ.update(before)
         _ONE_RUN.release()
 
 
 def load_tested(arguments: Mapping[str, object], progress: bool | None) -> Result:
     """See `tritune.loadtest`."""
+    check_address_space("loadtest")
     from loadgen.command.arguments import order_from_options
     from loadgen.command.run import carry_out
     from loadgen.spec.load_test import Note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -14,6 +15,11 @@ from loadgen.printable import printable
 from loadgen.records.record import LoadTestRecord
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
 from tritune.messages import converted, in_python
+
+_state = random.getstate()
+import rich.style  # noqa: E402, F401 - it draws a number when imported, and callers may have set a seed
+
+random.setstate(_state)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import resource
 import shutil
 import signal
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
@@ -16,7 +18,16 @@ from typing import NoReturn
 
 import typer
 
-from loadgen.errors import BadInput, ClientFailed, Interrupted, LoadError, UserError, WorkerDied, unforeseen
+from loadgen.errors import (
+    BadInput,
+    ClientFailed,
+    EnvironmentFailed,
+    Interrupted,
+    LoadError,
+    UserError,
+    WorkerDied,
+    unforeseen,
+)
 from loadgen.printable import printable
 
 
@@ -28,7 +39,7 @@ def run_app(
     when_stopped: str,
     on_failure: Callable[[UserError], object] = id,
 ) -> int:
-    """Run a command line and return its exit code; no exception leaves, unless `--debug` is given.
+    """Run a command line and return its exit code; no exception leaves. `--debug` prints its traceback.
 
     `when_stopped` is the advice after Ctrl-C, the second line of that error. `on_failure` gets every error
     before it is printed.
@@ -45,12 +56,27 @@ def run_app(
         failure = Interrupted(error.what, error.fix or when_stopped)
     except Exception as error:
         if "--debug" in arguments:
-            raise
+            with contextlib.suppress(OSError):
+                print(printable(traceback.format_exc(), most=1 << 20, lines=True), file=sys.stderr)  # noqa: T201
         failure = as_user_error(error, name)
     else:
         return code if isinstance(code, int) else 0
     on_failure(failure)
     return complain(failure.what, f"{failure.fix} {failure.kept}".rstrip(), failure.exit_code)
+
+
+NEEDED_GIB = {"loadtest": 1, "optimize": 4}
+"""Address space of each process. On 2 cores loadtest needs 0.2 GiB, and Triton more than 2; cores add to it."""
+
+
+def check_address_space(command: str) -> None:
+    """Raise EnvironmentFailed for a limit below that. Call it before libraries, which would wait without end."""
+    gib, (limit, _) = NEEDED_GIB[command], resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < gib * 2**30:
+        raise EnvironmentFailed(
+            f"The limit of address space (ulimit -v) is {limit / 2**30:.3g} GiB, and {command} needs {gib} GiB.",
+            "Raise it, such as with ulimit -v unlimited; a control group limits memory better.",
+        )
 
 
 def show_version() -> None:

@@ -104,7 +104,8 @@ def stream_figures(
         longest_gap_ms=_quantiles_ms(streams["longest_gap_ns"], failed),
         tokens_in=_known(streams["tokens_in"]),
         tokens_out=_known(streams["tokens_out"]),
-        cached_tokens=_known(streams["cached_tokens"]),
+        # A count of more than the prompt has is not believed.
+        cached_tokens=_known(streams["cached_tokens"][streams["cached_tokens"] <= streams["tokens_in"]]),
         chunks=int(streams["chunks"].sum()),
         without_usage=int(np.count_nonzero(~failed & (streams["tokens_out"] < 0))),
         finish_reasons=dict(reasons.most_common()),

@@ -182,8 +182,10 @@ class OptionField:
             if self.choices and part not in self.choices:
                 known = ", ".join(self.choices)
                 raise BadInput(f"{self.flag} {printable(str(part))} is unknown.", f"Choose one of {known}.")
-            if isinstance(part, str | Path) and "\0" in str(part):
-                raise BadInput(f"{self.flag} {printable(str(part))} holds the character NUL.", "Remove it.")
+            text = str(part) if isinstance(part, str | Path) else ""
+            if "\0" in text or text.encode(errors="ignore").decode() != text:  # not shown: it may be a secret
+                odd = "the character NUL" if "\0" in text else "bytes that are not UTF-8"
+                raise BadInput(f"{self.flag} holds {odd}.", "Leave them out, and rename the file or folder.")
         if self.declared.bounds is not None:
             least, most = self.declared.bounds
             if not least <= value <= most:

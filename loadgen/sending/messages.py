@@ -28,6 +28,7 @@ class Channel:
     """One end of a socket pair. Messages arrive whole and in order; a closed other end is EOFError."""
 
     def __init__(self, end: _socket.socket) -> None:
+        end.setblocking(True)  # the host program may have set a default time-out
         self._socket = end
         self._poll = original("select", "poll")()
         self._poll.register(end.fileno(), 1)  # POLLIN

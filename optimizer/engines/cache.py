@@ -109,7 +109,7 @@ class EngineCache:
 
     def _timing_file(self, key: EngineKey) -> Path:
         name = f"{key.backend}-{key.library_version}-{key.compute_capability}-{key.gpu}".replace(" ", "_")
-        return self.folder / "timings" / f"{name.replace('/', '_')}.cache"
+        return self.folder / "timings" / f"{os.geteuid()}-{name.replace('/', '_')}.cache"
 
 
 def entry_files(entry: Path) -> tuple[tuple[str, Path], ...]:

@@ -16,6 +16,9 @@ from loadgen.processes import die_with_parent
 PARENT = "TRITUNE_PARENT_PID"
 """The environment variable in which a child finds its parent's process id."""
 
+TELEMETRY = "ORT_DISABLE_TELEMETRY"
+"""Without this variable, ONNX Runtime queues paths and a device id for a foreign host, once it is imported."""
+
 GIB = 2**30
 MACHINE_SHARE = 0.8
 """A process that runs a model may take 80 % of the machine's memory."""
@@ -52,7 +55,7 @@ def graph_limits(size_bytes: int) -> ChildLimits:
 
 def environment_of_child() -> dict[str, str]:
     """Return the environment for a child that calls `begin_as_child`."""
-    return {**os.environ, PARENT: str(os.getpid())}
+    return {TELEMETRY: "1", **os.environ, PARENT: str(os.getpid())}
 
 
 def begin_as_child(limits: ChildLimits | None) -> None:

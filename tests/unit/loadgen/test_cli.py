@@ -1,6 +1,9 @@
 """What `loadtest` answers to arguments it cannot use: two lines on stderr, nothing on stdout, exit code 2."""
 
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from two_lines import refused
 
 from loadgen.cli import run_command
 from loadgen.command.app import run_app
+from loadgen.errors import unforeseen
 
 HERE = ["http://127.0.0.1:9", "--model", "m", "--rate", "10"]
 
@@ -72,5 +76,40 @@ def test_a_load_process_that_dies_is_the_clients_failure_and_a_bug_is_ours(
     assert "a load process ended" in capsys.readouterr().err
     assert run_app(app, ["bug"], name="x", when_stopped="") == 1
     assert "bug in tritune" in capsys.readouterr().err
-    with pytest.raises(KeyError):
-        run_app(app, ["bug", "--debug"], name="x", when_stopped="")
+    assert run_app(app, ["bug", "--debug"], name="x", when_stopped="") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_debug_prints_the_traceback_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([*HERE, "--header", "s3cret", "--debug"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback")
+    assert "error: --header number 1" in printed
+
+
+@pytest.mark.parametrize("option", ["csv", "keep-log", "ask-output", "ca-cert"])
+def test_what_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert f"--{option}" in refused(capsys, run_command, *HERE, f"--{option}", "a\udcff")[0]
+
+
+@pytest.mark.parametrize(
+    "error", [UnicodeEncodeError("utf-8", "a\ud800", 1, 2, "surrogates not allowed"), OSError(28, "full")]
+)
+def test_an_error_of_a_text_or_of_the_system_is_no_bug(error: Exception) -> None:
+    assert unforeseen(error).status in ("bad_input", "environment_failed")
+
+
+@pytest.mark.parametrize(("command", "gib"), [("loadtest", 1), ("optimize", 4)])
+def test_a_limit_of_address_space_is_refused_before_libraries_fail_at_it(command: str, gib: int) -> None:
+    program = f"from tritune.commands import {command}; {command}()"
+    words = ["--model", "m", "--p99", "50ms", *(HERE[:1] if command == "loadtest" else ())]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (gib * 2**30 - 1,) * 2),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 2

@@ -12,6 +12,7 @@ import pytest
 from optimizer.cached import (
     ENTRY_FILE,
     NO_CACHE,
+    SUM_FILE,
     Entry,
     ResultCache,
     get_file,
@@ -70,7 +71,7 @@ def test_copies_may_be_changed(cache: ResultCache, source: Path, tmp_path: Path)
     assert copy.stat().st_nlink == 1
 
 
-@pytest.mark.parametrize("damage", ["file", "text", "no file", "fifo", "more"])
+@pytest.mark.parametrize("damage", ["file", "text", "no file", "fifo", "more", "sparse", "sparse record", "link"])
 def test_a_damaged_entry_is_removed(cache: ResultCache, source: Path, damage: str) -> None:
     cache.put("variant", KEY, None, {"model.onnx": source})
     entry = entry_of(cache)
@@ -86,6 +87,14 @@ def test_a_damaged_entry_is_removed(cache: ResultCache, source: Path, damage: st
             os.mkfifo(entry / "model.onnx")
         case "more":
             (entry / "weights-0.bin").write_bytes(b"")
+        case "sparse":
+            os.truncate(entry / "model.onnx", 2**40)
+        case "sparse record":
+            os.truncate(entry / ENTRY_FILE, 2**33)
+            (entry / SUM_FILE).write_text("0" * 64)
+        case "link":
+            (entry / "model.onnx").unlink()
+            (entry / "model.onnx").symlink_to(source)
     assert cache.find("variant", KEY) is None
     assert not entry.exists()
 
@@ -134,8 +143,21 @@ def test_a_single_file_is_believed_only_as_it_was_written(tmp_path: Path) -> Non
     path.write_bytes(b"[3]")
     assert get_file(path) is None
     assert not path.exists()
-    os.mkfifo(path)
-    assert get_file(path) is None
+    checksum = path.with_name(f"{path.name}.{SUM_FILE}")
+    for spoil in (os.mkfifo, lambda file: file.symlink_to("/dev/zero"), sparse):
+        for file in (path, checksum):
+            file.unlink(missing_ok=True)
+            spoil(file)
+            assert get_file(path) is None
+            put_file(path, b"[4]")
+            assert get_file(path) == b"[4]"
+    path.chmod(0o666)
+    assert get_file(path) is None, "others may have written it"
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)
 
 
 def test_runs_that_write_the_same_at_once_leave_one_whole_entry(cache: ResultCache, source: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 import signal
 from functools import partial
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_in_the_main_thread_no_handler_is_set_and_a_listener_that_fails_ends_not
     assert '"event":"trial_ended"' in kept.read_text()
     again = tritune.optimize(resume=options["output"], time_budget="300s")
     assert again.status == "certified"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("simulated")
+def test_what_stop_raises_reaches_the_caller_and_the_process_is_left_as_it_was(options: dict[str, Any]) -> None:
+    asked, state, environment = [], random.getstate(), dict(os.environ)
+
+    def stop() -> bool:
+        asked.append(os.environ["ORT_DISABLE_TELEMETRY"])
+        if len(asked) > 3:
+            raise ZeroDivisionError("a bug of the caller")
+        return False
+
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        tritune.optimize(stop=stop, **options)
+    assert (random.getstate(), dict(os.environ)) == (state, environment)
+    recommendation = tritune.open_run(options["output"]).recommendation
+    assert recommendation is None or recommendation.status == "interrupted"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,13 @@ def test_parts_and_judged_logs_keep_what_they_are() -> None:
     assert (again.latency_ns / MS).tolist() == [50.0, 50.0, 50.0]
 
 
+def test_more_cached_tokens_than_the_prompt_has_are_not_believed() -> None:
+    log = log_of({"first": 50, "last": 250, "done": 260, "cached": 10**9})
+    assert log.streams is not None
+    seen = stream_figures(log.scheduled_ns, log.failed, log.streams)
+    assert (seen.cached_tokens, seen.in_front) == (0, ())
+
+
 def test_figures_have_failed_requests_last_and_count_tokens_and_chunks() -> None:
     log = log_of(
         {"first": 50, "last": 250, "done": 260, "cached": 3},
