@@ -233,6 +233,5 @@ def _to_record(name: str, batch_size: int, seen: Closeness, *, passed: bool) -> 
         cosine=seen.cosine,
         max_relative_error=seen.max_relative_error,
         top1_agreement=seen.top1_agreement,
-        top1_lower_bound=seen.top1_lower_bound,
         non_finite=seen.non_finite,
     )

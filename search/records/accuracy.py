@@ -12,6 +12,8 @@ from search.record import Record, passing_over
 class OutputAccuracyRecord(Record):
     """One output of a variant against fp32, over all inputs. Formulas: `optimizer/accuracy/metrics.py`."""
 
+    _earlier = passing_over("top1_lower_bound")
+
     output: str
     batch_size: int = Field(ge=1)
     passed: bool
@@ -22,9 +24,6 @@ class OutputAccuracyRecord(Record):
     top1_agreement: float | None = Field(
         description="Share of inputs with the same best class, or of equal elements if there are no floats; "
         "null if the output does not look like a classifier's."
-    )
-    top1_lower_bound: float | None = Field(
-        description="Lower bound of `top1_agreement` with 95 % confidence (Clopper-Pearson)."
     )
     non_finite: int = Field(description="Number of elements that are NaN, infinite or missing.")
 
