@@ -12,8 +12,7 @@ from model_repo.repository.config_pbtxt import datatype_of
 from model_repo.repository.own_model import backend_of, completed, own_versions, parse_own
 from model_repo.server.python_home import misread_numpy
 from model_repo.spec import ENSEMBLE
-from optimizer.child import call_limited
-from optimizer.machine.child_limits import graph_limits
+from optimizer.child import call_limited, graph_limits
 from optimizer.model.files import size_of
 from optimizer.model.onnx_model import ModelTensor, read_model
 from optimizer.run.start_from import THREADS_KEY
