@@ -18,7 +18,6 @@ from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_
 from search.certification.certify import CertifiedResult, certify_best
 from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
-from search.records.predictions import write_predictions
 from search.records.recommendation import (
     CostRecord,
     FrontEndRecord,
@@ -26,7 +25,7 @@ from search.records.recommendation import (
     SecondsRecord,
     ServedRecord,
 )
-from search.records.run_files import shown_directory
+from search.records.run_files import shown_directory, write_predictions
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s

@@ -22,7 +22,7 @@ from optimizer.model.samples import Samples, given_samples, samples_from_data, s
 from optimizer.precision.half_plan import observed_peaks
 from optimizer.precision.names import CalibrationMethod, Device, IoPrecision, Precision
 from optimizer.precision.variants import Variant, VariantOptions, variant_from_model
-from search.records.accuracy import AccuracyRecord
+from search.records.recommendation import AccuracyRecord
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
 

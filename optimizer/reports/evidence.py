@@ -18,19 +18,21 @@ from search.answer.analysis import similar_rates
 from search.labels import record_text
 from search.record import Rate, Record
 from search.records.confirmations import ConfirmationRecord, read_confirmations
-from search.records.predictions import PredictedRecord, read_predictions
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
 from search.records.run_files import (
     RECOMMENDATION_FILE,
     RUN_FILE,
+    PredictedRecord,
+    SpeedsRecord,
     from_here,
     read_outcome,
+    read_predictions,
     read_recommendation,
+    read_speeds,
     read_trials,
     runs_in,
 )
 from search.records.slo import Slo
-from search.records.speeds import SpeedsRecord, read_speeds
 from search.records.trial import ConfigRecord, MeasurementRecord, TrialRecord
 
 

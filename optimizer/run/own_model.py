@@ -27,8 +27,7 @@ from model_repo.spec import Engine
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.model_source import label_of
 from optimizer.run.own_copies import check_kind, kept_copy, model_folder, own_text, usable
-from optimizer.run.own_onnx import STOOD_IN, stand_in_notes, usable_on_embedded
-from optimizer.run.variants import check_vary, variants
+from optimizer.run.variants import STOOD_IN, check_vary, stand_in_notes, usable_on_embedded, variants
 from optimizer.space_options import numbers_text
 from search.choices import LARGEST_BATCH
 from search.records.recommendation import ModelRecord

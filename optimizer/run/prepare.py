@@ -41,8 +41,7 @@ from optimizer.run.own_model import AskServer, own_engines
 from optimizer.run.spaces import own_space, space_of
 from search.choices import LARGEST_BATCH
 from search.cost.cost import PriceRecord, price_for
-from search.records.accuracy import AccuracyRecord
-from search.records.recommendation import ModelRecord
+from search.records.recommendation import AccuracyRecord, ModelRecord
 from search.space import SearchSpace
 from search.trials import events
 from search.trials.events import OnEvent, timed_step

@@ -1,21 +1,21 @@
-"""A run's directory: append to its files of lines, and read back its recommendation and its trials."""
+"""A run's directory: its files of lines, and its recommendation and trials read back."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Annotated, BinaryIO, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from loadgen.errors import BadInput, first_problem
-from loadgen.files import naming
+from loadgen.files import naming, write_atomically
 from search.record import Record
 from search.records.recommendation import AnyRecommendation, NoRecommendationRecord, RecommendationRecord
-from search.records.trial import TrialRecord
+from search.records.trial import ConfigRecord, TrialRecord
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
@@ -206,3 +206,55 @@ def read_records(path: Path, kind: type[AnyRecord], *, what: str) -> tuple[AnyRe
                 "It was changed or written by another version; run optimize again.",
             ) from error
     return tuple(records)
+
+
+PREDICTIONS_FILE = "predictions.jsonl"
+
+Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PredictedRecord(Record):
+    """One line: the best prediction of one batch size and instance count, or that of the answer or the default."""
+
+    schema_version: Literal[1] = 1
+    config: ConfigRecord
+    rate_per_s: Figure = Field(description="The predicted capacity; 0: no rate meets the SLO.")
+    curve: tuple[tuple[Figure, Figure], ...] = Field(
+        default=(),
+        description="Rates in requests per second and ms at the first limit's quantile, of the answer and the "
+        "default.",
+    )
+
+
+def write_predictions(directory: Path, records: Iterable[PredictedRecord]) -> None:
+    """Write the predictions of a run, instead of those that it had before it was resumed."""
+    lines = [record.model_dump_json() + "\n" for record in records]
+    write_atomically(directory / PREDICTIONS_FILE, "".join(lines))
+
+
+def read_predictions(directory: Path) -> tuple[PredictedRecord, ...]:
+    """Return the predictions of a run; empty if there is no such file. Raises BadInput if it is damaged."""
+    return read_records(directory / PREDICTIONS_FILE, PredictedRecord, what="a prediction")
+
+
+SPEEDS_FILE = "machine_speed.jsonl"
+
+
+class SpeedsRecord(Record):
+    """One line: the speeds in one load run whose executions could be replayed."""
+
+    schema_version: Literal[1] = 1
+    began_unix_s: float
+    speeds: tuple[float, ...] = Field(
+        description="Mean speed in each second of the run; 1 is usual for the machine and this configuration."
+    )
+
+
+def keep_speeds(directory: Path, record: SpeedsRecord) -> None:
+    """Append the speeds in a load run to the file of the run's directory."""
+    append_line(directory / SPEEDS_FILE, record.model_dump_json())
+
+
+def read_speeds(directory: Path) -> tuple[SpeedsRecord, ...]:
+    """Return the speeds of all load runs; empty if there is no such file. Raises BadInput if it is damaged."""
+    return read_records(directory / SPEEDS_FILE, SpeedsRecord, what="a machine's speed")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 from model_repo.spec import ServingConfig
-from search.records.predictions import PredictedRecord
+from search.records.run_files import PredictedRecord
 from search.records.trial import Cause, PredictionRecord, WhyRecord
 from search.simulator.replay import MIN_REPLAY_S
 from search.simulator.service_times_file import service_times_record

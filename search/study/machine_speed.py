@@ -16,7 +16,7 @@ import numpy as np
 
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
-from search.records.speeds import SpeedsRecord, keep_speeds
+from search.records.run_files import SpeedsRecord, keep_speeds
 from search.simulator.replay import GRAIN_S, PAUSED, SLOW, slowdowns_by_grain, usual_slowdown, without_noise
 from search.simulator.surrogate import Kind, Surrogate
 from search.space import knobs_of

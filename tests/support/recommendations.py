@@ -7,13 +7,16 @@ from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import Engine, ServingConfig, TensorSpec
 from search.cost.cost import PriceRecord
-from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
 from search.records.certificate import CertificateRecord, CertifiedLatencyRecord
-from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord
 from search.records.recommendation import (
+    AccuracyRecord,
+    CeilingsRecord,
     CostRecord,
+    EngineProfileRecord,
+    LayerRecord,
     MachineRecord,
     ModelRecord,
+    OutputAccuracyRecord,
     RecommendationRecord,
     SecondsRecord,
 )

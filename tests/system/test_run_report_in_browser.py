@@ -13,9 +13,8 @@ from page_looks import LOOKS, faults
 from optimizer.reports import plots
 from optimizer.reports.evidence import read_evidence
 from optimizer.reports.report import write_report
-from search.records.predictions import PredictedRecord, write_predictions
 from search.records.recommendation import NoRecommendationRecord
-from search.records.run_files import read_recommendation
+from search.records.run_files import PredictedRecord, read_recommendation, write_predictions
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"

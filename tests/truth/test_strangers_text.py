@@ -26,8 +26,7 @@ from optimizer import cli as optimize_cli
 from optimizer.reports import terminal
 from optimizer.run.progress import Progress
 from optimizer.run.run_directory import logging_to
-from search.records.engine_profile import TimeUseRecord
-from search.records.recommendation import MachineRecord, ModelRecord
+from search.records.recommendation import MachineRecord, ModelRecord, TimeUseRecord
 from search.trials import events
 from search.trials.bench import BenchFailed
 

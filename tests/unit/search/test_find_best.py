@@ -14,9 +14,8 @@ from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from search.cost.cost import PriceRecord
 from search.find_best import NothingFound, SearchRequest, SearchResult, find_best
-from search.records.predictions import read_predictions
 from search.records.recommendation import FrontEndRecord
-from search.records.run_files import TRIALS_FILE, read_trials
+from search.records.run_files import TRIALS_FILE, read_predictions, read_trials
 from search.records.slo import Slo
 from search.restriction import Restriction, restricted
 from search.space import SearchSpace, knobs_of

@@ -24,8 +24,8 @@ from optimizer.run.progress import trial_line
 from optimizer.run_file import save_config
 from search.answer.explain import Explanation
 from search.records.confirmations import ConfirmationRecord
-from search.records.predictions import PredictedRecord, write_predictions
 from search.records.recommendation import RecommendationRecord
+from search.records.run_files import PredictedRecord, write_predictions
 from search.records.slo import WorkloadRecord
 from search.records.trial import LoadRunRecord
 from search.trials.trial import config_to_record

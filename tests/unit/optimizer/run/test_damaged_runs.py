@@ -15,8 +15,7 @@ from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig
 from optimizer.run_file import save_config
 from search.records.confirmations import ConfirmationRecord
-from search.records.predictions import PredictedRecord, write_predictions
-from search.records.speeds import SpeedsRecord, keep_speeds
+from search.records.run_files import PredictedRecord, SpeedsRecord, keep_speeds, write_predictions
 
 FILES = {  # file -> the commands that need it
     "recommendation.json": ("bundle", "report", "compare", "fleet", "explain"),

@@ -9,7 +9,7 @@ import pytest
 from certifications import DEFAULT, EXECUTION_S, PER_S, SLO, belief, tried
 from unsteady_machine import Speed, UnsteadyBench
 
-from search.records.speeds import read_speeds
+from search.records.run_files import read_speeds
 from search.simulator.capacity import rate_at_limit, stand_in
 from search.simulator.replay import GRAIN_S, SLOW
 from search.study.belief import Belief, alike_seconds
