@@ -31,7 +31,7 @@ def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, to
     """Return the launch of tritonserver from the nvidia-pytriton wheel, with the stub for our Python version."""
     command = (*_embedded(folder), *_arguments(options, endpoint, folder / "repository", token))
     environment = _environment(folder, gpu=options.gpu)
-    return Launch(command=command, environment=environment, folder=folder, private_files=True)
+    return Launch(command=command, environment=environment, folder=folder)
 
 
 def container_launch(arguments: Sequence[str], folder: Path) -> Launch:
@@ -46,7 +46,7 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token
     program = _program("local")
     command = (str(Path(program).absolute()), *_arguments(options, endpoint, folder / "repository", token))
     environment = _environment(folder, gpu=options.gpu)
-    return Launch(command=command, environment=environment, folder=folder, private_files=True)
+    return Launch(command=command, environment=environment, folder=folder)
 
 
 def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
