@@ -10,7 +10,7 @@ from pydantic import Field
 
 from loadgen.finite import Count, FiniteModel
 from loadgen.printable import printable
-from loadgen.spec.stream_limits import StreamLimit
+from loadgen.spec.limits import StreamLimit
 
 STREAM_DTYPE = np.dtype(
     [

@@ -8,8 +8,7 @@ from urllib.parse import unquote
 from loadgen.printable import printable
 from loadgen.spec.target import Target
 from loadgen.status import MALFORMED, outcome_of_grpc, outcome_of_http
-from loadgen.wire.hpack import Field
-from loadgen.wire.http2_frames import RequestHead, request_head
+from loadgen.wire.http2_frames import Field, RequestHead, request_head
 
 _MAX_STATUS_DIGITS = 5
 _LONGEST_TEXT = 4096  # bytes as received: one character may take twelve

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from model_repo.errors import LauncherMissing, install_command
 from model_repo.repository.write import RUNTIME, place
-from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET, access_arguments
-from model_repo.server.options import ServerOptions
+from model_repo.server.options import GRPC_SOCKET, HTTP_SOCKET, ServerOptions, access_arguments
 from model_repo.server.process import Launch
 from model_repo.server.python_home import write_python_home
 from model_repo.spec import Endpoint, ServerKind

@@ -9,8 +9,8 @@ from pathlib import Path
 from loadgen.errors import BadInput
 from loadgen.files import write_atomically
 from loadgen.records.formats import format_percent, format_rate
-from loadgen.reports.csv_files import table
 from loadgen.reports.kit import Report, Section, markdown, page
+from loadgen.reports.write import table
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.reports import plots, tables, text, trial_tables
 from optimizer.reports.card import answer_card

@@ -13,7 +13,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import Verdict, certify_together
 from search.records.certificate import CertificateRecord, CertifiedLatencyRecord
-from search.trials.budget import confidence_of_a_run
+from search.trials.context import confidence_of_a_run
 
 DIGITS = 6
 """Confidences in certificates are rounded to 6 digits."""

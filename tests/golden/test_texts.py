@@ -44,7 +44,7 @@ from search.records.recommendation import (
 )
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import LoadRunRecord
-from search.trials.budget import least_certificate_s
+from search.trials.context import least_certificate_s
 from search.trials.objective import Objective
 
 GOLDEN = Path(__file__).with_name("texts.json")
