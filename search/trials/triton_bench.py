@@ -41,7 +41,7 @@ from search.simulator.service_times import ClosedLoop, answered_per_s
 from search.trials.bench import BenchFailed, Spent
 from search.trials.colocated import ColocatedLoads
 from search.trials.compared_answers import ComparedAnswers, at_levels
-from search.trials.measured import measurement_to_record
+from search.trials.trial import measurement_to_record
 from search.workload import Workload
 
 log = logging.getLogger("tritune.bench")
