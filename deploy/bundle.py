@@ -20,7 +20,7 @@ from loadgen.errors import BadInput
 from loadgen.files import flush_folder, sha256_of
 from loadgen.processes import scratch_folder
 from model_repo.repository.config_pbtxt import render_config_pbtxt
-from model_repo.repository.own_model import own_files, own_versions
+from model_repo.repository.own_model import CONFIG_FILE, own_files, own_versions
 from model_repo.repository.write import place, runtime_files, writing
 from model_repo.spec import VERSION, Runtime, ServingConfig
 from search.records.recommendation import RecommendationRecord
@@ -122,6 +122,10 @@ def _empty_versions(own: Path) -> list[str]:
 def _fill(draft: Path, bundle: Bundle) -> None:
     for path, text in bundle.texts.items():
         _parent_made(draft / path).write_text(text, encoding="utf-8")
+    for root, served in product((REPOSITORY, NATIVE_REPOSITORY), bundle.plan.config.models):
+        own, path = served.engine.own, f"{root}/{served.engine.model_name}/{CONFIG_FILE}"
+        if own is not None and path in bundle.texts:
+            shutil.copymode(own.folder / CONFIG_FILE, draft / path)
     for path, content in bundle.data.items():
         _parent_made(draft / path).write_bytes(content)
     copied: dict[Path, Path] = {}
@@ -129,8 +133,8 @@ def _fill(draft: Path, bundle: Bundle) -> None:
         target = _parent_made(draft / path)
         # A model may be large: both repositories share one copy of it.
         place(copied.get(source, source), target, copy=source not in copied)
-        if bundle.plan.config.engine.own is not None:  # its programs stay programs
-            target.chmod(source.stat().st_mode & 0o111 | 0o644)
+        if bundle.plan.config.engine.own is not None:  # programs stay programs, and keys private
+            target.chmod(source.stat().st_mode & 0o777 | 0o600)
         copied.setdefault(source, target)
     _write_manifest(draft)
     draft.chmod(0o755)
@@ -165,7 +169,8 @@ def first_foreign(folder: Path) -> str | None:
     None if it is one. Files of the bundle that are missing, and empty folders, do not count: no work is in them.
     """
     try:
-        manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        path = folder / MANIFEST_FILE  # to read a FIFO can take for ever
+        manifest = Manifest.model_validate_json(path.read_bytes() if path.is_file() else b"")
     except (OSError, ValidationError):
         return f"it is not empty and not a bundle (it has no valid {MANIFEST_FILE})"
     for name in sorted(_names(folder)):
@@ -174,7 +179,7 @@ def first_foreign(folder: Path) -> str | None:
         if name not in manifest.files:
             return f"{name!r} is not of the bundle"
         try:
-            if sha256_of(folder / name) != manifest.files[name]:
+            if not (folder / name).is_file() or sha256_of(folder / name) != manifest.files[name]:
                 return f"{name!r} was changed"
         except OSError as error:
             return f"{name!r} cannot be read: {error.strerror}"

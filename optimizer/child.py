@@ -24,6 +24,7 @@ from threading import Thread
 from typing import IO, TypeVar
 
 from loadgen.errors import UserError
+from loadgen.files import naming
 from loadgen.memory import memory_bytes
 from loadgen.processes import die_with_parent, scratch_folder
 from optimizer.errors import RunFailed, UnsupportedModel
@@ -244,10 +245,17 @@ def main(folder: Path) -> None:
     with (folder / CALL).open("rb") as file:
         begin_as_child(pickle.load(file))  # noqa: S301 - written by `call_in_child`
         outcome = _outcome(file)
-    with (folder / OUTCOME).open("wb") as file:
-        pickle.dump(outcome, file)
+    try:
+        _write(outcome, folder / OUTCOME)
+    except OSError as error:  # there is room for less: a full disk, or a limit on the size of files
+        _write((None, error, f"{type(error).__name__}: {error}", "-"), folder / OUTCOME)
     sys.stderr.flush()
     os._exit(0)  # to take PyTorch and a model apart takes 0.5 s and more, and nobody waits for it
+
+
+def _write(outcome: object, path: Path) -> None:
+    with naming(path), path.open("wb") as file:
+        pickle.dump(outcome, file)
 
 
 def _outcome(file: IO[bytes]) -> tuple[object, Exception | None, str, str]:

@@ -79,6 +79,7 @@ class OptimizeConfig:
         beside=lambda folder, text: text and str(folder / text),
         common=True,
     )
+    follow_links: bool = MODEL("With --repository: read what links out of it lead to, too.", default=False)
     vary: tuple[tuple[str, tuple[str, ...]], ...] = MODEL(
         "With --repository: parameters of the backend to try, such as `parameters.intra_op_threads=1,2,4`, or a "
         "field, such as `instance_group.1.count=1,2`. Repeatable.",
@@ -231,9 +232,7 @@ class OptimizeConfig:
     server_url: str | None = SERVER(
         "Address of the remote server.", "URL", show=plain_address, may_change=True, variable=SERVER_URL_VARIABLE
     )
-    server_repository: Path | None = SERVER(
-        "The remote server's model repository, as a folder on this machine.", "DIR"
-    )
+    server_repository: Path | None = SERVER("The remote server's model repository, as a folder here.", "DIR")
     yes: bool = SERVER(
         "Let a remote server's own models get other configurations.", default=False, show=None, may_change=True
     )

@@ -20,6 +20,7 @@ class OptimizeOptions(TypedDict, total=False):
     """Options of `tritune.optimize`."""
 
     repository: File
+    follow_links: bool
     vary: Texts
     calls: Texts
     tune: Texts

@@ -52,11 +52,18 @@ def parse_config_pbtxt(text: str, *, allow_unknown_fields: bool = False) -> Any:
         return text_format.Parse(text, new_message(), allow_unknown_field=allow_unknown_fields)
     except text_format.ParseError as error:
         raise ValueError(f"This is not a config.pbtxt: {error}") from error
+    except RecursionError as error:
+        raise ValueError("This is not a config.pbtxt: its brackets are nested too deeply") from error
 
 
 def datatype_of(tensor: Any) -> str:
-    """Return the datatype of an input or output in such a message, by its name in the protocol."""
+    """Return the datatype of an input or output in such a message, by its name in the protocol.
+
+    Raises ValueError for a number that is none's.
+    """
     types = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+    if tensor.data_type not in types:
+        raise ValueError(f"the data_type {tensor.data_type} of {tensor.name} is not one of Triton's")
     name: str = types[tensor.data_type].name.removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name
 

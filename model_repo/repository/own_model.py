@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,17 +39,23 @@ MAX_FILES = 10_000
 COMPLETED = "# Completed from Triton's own configuration of the model:\n"
 
 
+NOT_PLAIN = re.compile(r"[^\w/.+-]", re.ASCII)
+"""Triton's Python backend puts names and paths of models into a shell's command, unquoted: none may have these."""
+
+
 class IncompleteConfig(ValueError):
     """The configuration lacks what a server completes."""
 
 
-def own_files(folder: Path) -> Iterator[tuple[str, Path]]:
+def own_files(folder: Path, root: Path | None = None) -> Iterator[tuple[str, Path]]:
     """Yield (path in the folder, file) for a model's files without `config.pbtxt`, in order. Raises OSError.
 
     Links are followed, also to folders; compiled Python and what is no regular file are left out. An OSError is
-    also raised for more than MAX_FILES, and for a link to no regular file or to a folder with the model in it.
+    also raised for more than MAX_FILES, for a link to no regular file or to a folder with the model in it, and
+    (EXDEV) for one that leads out of `root`, a path without links.
     """
     model, count = folder.resolve(), 0
+    _check_inside(folder, root)
     waiting: list[tuple[str, Path, tuple[Path, ...]]] = [("", folder, ())]
     while waiting:
         prefix, here, above = waiting.pop()
@@ -57,16 +64,25 @@ def own_files(folder: Path) -> Iterator[tuple[str, Path]]:
             if count > MAX_FILES:
                 raise OSError(errno.EFBIG, f"it holds more than {MAX_FILES:,} files and folders", str(folder))
             name = f"{prefix}{path.name}"
-            if path.name in _LEFT_OUT or name == CONFIG_FILE:
+            if path.name in _LEFT_OUT:
                 continue
             if path.is_symlink() and path.exists():
+                _check_inside(path, root)
                 _check_link(path, model)
+            if name == CONFIG_FILE:
+                continue
             if path.is_dir():
                 within = (*above, here.resolve())
                 if path.resolve() not in within:
                     waiting.append((f"{name}/", path, within))
             elif path.is_file():
                 yield name, path
+
+
+def _check_inside(path: Path, root: Path | None) -> None:
+    target = path.resolve()
+    if root is not None and not target.is_relative_to(root):
+        raise OSError(errno.EXDEV, f"it leads out of the repository, to {target}", str(path))
 
 
 def _check_link(path: Path, model: Path) -> None:

@@ -159,6 +159,8 @@ def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy:
 def _write_own(folder: Path, config: ServingConfig, own: Path, *, copy: bool) -> None:
     _place_own(own, folder, copy=copy)
     (folder / CONFIG_FILE).write_bytes(render_config_pbtxt(config).encode())
+    if (own / CONFIG_FILE).exists():
+        shutil.copymode(own / CONFIG_FILE, folder / CONFIG_FILE)
     for code in folder.rglob("*.py") if not copy else ():  # see `_write_model`; Triton reports its errors
         py_compile.compile(str(code), quiet=2)
 
@@ -171,7 +173,7 @@ def keep_own(own: Path, target: Path) -> None:
         try:
             _place_own(own, draft, copy=True)
             if (own / CONFIG_FILE).exists():
-                shutil.copyfile(own / CONFIG_FILE, draft / CONFIG_FILE)
+                shutil.copy(own / CONFIG_FILE, draft / CONFIG_FILE)
             draft.rename(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from model_repo.errors import ServerDied, ServerError, ServerStartFailed
+from model_repo.repository.own_model import NOT_PLAIN
 from model_repo.repository.write import writing
 from model_repo.server.control import is_live, lets_in, model_state, server_name
 from model_repo.server.launchers import Launcher
@@ -32,7 +33,6 @@ _START_ATTEMPTS = 5
 _REMOTE_LOOK_S = 0.5
 _LOG_READ_BYTES = 64 * 1024
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_NOT_PLAIN = re.compile(r"[^\w/.+-]", re.ASCII)
 
 
 class Host(ABC):
@@ -268,11 +268,11 @@ def wait_until_unloaded(endpoint: Endpoint, model_name: str, timeout_s: float) -
 
 
 def _plain_path(folder: Path, token: str) -> Path:
-    """Return a path to `folder` without blanks or quotes: Triton starts models through a shell, unquoted.
+    """Return a path to `folder` that is plain for a shell (see NOT_PLAIN).
 
     If the path has some, the result is a link next to the server's shared memory, which is removed with it.
     """
-    if not _NOT_PLAIN.search(str(folder)):
+    if not NOT_PLAIN.search(str(folder)):
         return folder
     link = SHARED_MEMORY / f"{token}-folder"  # a name that other users cannot guess
     link.symlink_to(folder, target_is_directory=True)

@@ -10,9 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loadgen.errors import BadInput
-from model_repo.repository.own_model import CONFIG_FILE, IncompleteConfig, own_files, own_versions, parse_own
+from model_repo.repository.own_config import GROUPS
+from model_repo.repository.own_model import (
+    CONFIG_FILE,
+    NOT_PLAIN,
+    IncompleteConfig,
+    own_files,
+    own_versions,
+    parse_own,
+)
 from model_repo.repository.write import keep_own
 from optimizer.errors import explained
+
+MAX_CONFIG_BYTES = 2**20
+"""To parse a megabyte takes seconds."""
 
 
 def model_folder(root: Path, name: str, *, why: str | None = None) -> Path:
@@ -44,11 +55,10 @@ def _is_model(folder: Path) -> bool:
         return False
 
 
-def kept_copy(theirs: Path, work_dir: Path, *, why: str | None = None) -> Path:
-    """Return the copy of a model in `work_dir`, made if there is none. Raises OSError, ValueError, UserError."""
+def kept_copy(theirs: Path, work_dir: Path) -> Path:
+    """Return the copy of a model in `work_dir`, made if there is none. Raises OSError and UserError."""
     folder = work_dir / theirs.name
     if not folder.exists():
-        check_copy(model_folder(theirs.parent, theirs.name, why=why), folder)
         with explained():
             keep_own(theirs, folder)
     return folder
@@ -62,7 +72,9 @@ def usable(theirs: Path, *, dry: bool) -> Iterator[None]:
     except OSError as error:
         raise BadInput(
             f"{error.filename or theirs} cannot be read: {error.strerror}.",
-            "Check it, its permissions, and where links lead.",
+            "Put what it leads to into the repository, or allow it with --follow-links."
+            if error.errno == errno.EXDEV
+            else "Check it, its permissions, and where links lead.",
         ) from error
     except ValueError as error:
         raise BadInput(
@@ -90,14 +102,31 @@ def check_kind(name: str, text: str, *, why: str | None = None) -> None:
         )
 
 
-def check_copy(folder: Path, target: Path) -> None:
-    """Check that a model can be read whole, and that a copy fits. Raises OSError, ValueError and BadInput."""
-    own_text(folder)
+def check_words(name: str, text: str) -> None:
+    """Raise BadInput for words of a model's that Triton's Python backend would hand to a shell."""
+    message = parse_own(text, ("default_model_filename", GROUPS))
+    words = [("the name", name), ("default_model_filename", message.default_model_filename)]
+    words += [(f"the {GROUPS}", group.name) for group in message.instance_group]
+    wrong = next(((what, word) for what, word in words if NOT_PLAIN.search(word)), None)
+    if wrong is not None:
+        raise BadInput(
+            f"{name}: Triton's Python backend hands {wrong[0]} {wrong[1]!r} to a shell.",
+            "Rename it, with letters, digits and _.+- alone.",
+        )
+
+
+def check_copy(folder: Path, target: Path, root: Path | None = None) -> None:
+    """Check that a model can be read whole, and that a copy fits. Raises OSError, ValueError and BadInput.
+
+    `root`: no link may lead out of it.
+    """
     size = 0
-    for _, path in own_files(folder):
+    for _, path in own_files(folder, root):
         if not os.access(path, os.R_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         size += path.stat().st_size
+    if (config := folder / CONFIG_FILE).exists() and config.stat().st_size > MAX_CONFIG_BYTES:
+        raise ValueError(f"it has more than {MAX_CONFIG_BYTES:,} bytes")
     free = shutil.disk_usage(next(one for one in target.resolve().parents if one.exists())).free
     if size > free:
         raise BadInput(

@@ -14,6 +14,7 @@ from loadgen.files import sha256_of
 from model_repo.errors import ModelLoadFailed
 from model_repo.repository.own_model import (
     CONFIG_FILE,
+    backend_of,
     check_counts,
     completed,
     ensemble_steps,
@@ -26,7 +27,15 @@ from model_repo.repository.own_model import (
 from model_repo.spec import Engine
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.model_source import label_of
-from optimizer.run.own_copies import check_kind, kept_copy, model_folder, own_text, usable
+from optimizer.run.own_copies import (
+    check_copy,
+    check_kind,
+    check_words,
+    kept_copy,
+    model_folder,
+    own_text,
+    usable,
+)
 from optimizer.run.variants import STOOD_IN, check_vary, stand_in_notes, usable_on_embedded, variants
 from optimizer.space_options import numbers_text
 from search.choices import LARGEST_BATCH
@@ -41,11 +50,14 @@ NOT_FOR_OWN = (
     *("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision"),
     *("threads", "start_from", "workers"),
 )
-ONLY_FOR_OWN = ("vary", "calls", "tune", "with_model")
+ONLY_FOR_OWN = ("follow_links", "vary", "calls", "tune", "with_model")
 MAX_TUNED = 6
 """Each model that is tuned multiplies the configurations by about a hundred."""
 
 AS_IT_IS = "Precision, accuracy and the batch dimension were not examined: the model is served as it is."
+
+_IN_PYTHON, _STOOD_IN = ("", "python", "vllm"), {"embedded": ("onnxruntime",)}
+"""Backends that run in Triton's Python backend; "" may be completed to it."""
 
 _POLLED = re.compile(r'(?:Error parsing text-format [\w.]+: |Poll failed for model directory .*?: )(.*?)"?$', re.M)
 
@@ -159,16 +171,20 @@ def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool) -> dic
     waiting: list[tuple[str, str | None]] = [(name, None)]
     for model, why in waiting:  # which grows by the members
         with usable(root / model, dry=work_dir is None):
-            kept = None if work_dir is None else work_dir / model
-            folder = kept if kept is not None and kept.exists() else model_folder(root, model, why=why)
+            folder = (work_dir or config.output) / model
+            if work_dir is None or not folder.exists():
+                target, folder = folder, model_folder(root, model, why=why)
+                check_copy(folder, target, None if config.follow_links else root.resolve())
             text = own_text(folder)
             check_kind(model, text, why=why)
+            if backend_of(folder, text) in (*_IN_PYTHON, *_STOOD_IN.get(config.server, ())):
+                check_words(model, text)
             if config.server == "embedded":
                 text = usable_on_embedded(folder, text, vary=config.vary if why is None else (), on_gpu=on_gpu)
             if work_dir is None:
                 check_counts(text)
             else:
-                folder = kept_copy(root / model, work_dir, why=why)
+                folder = kept_copy(root / model, work_dir)
             found[model] = _Read(folder, text, why)
             if why is None:
                 waiting += [(member, f"which {name} calls") for member in _called(config, name, text)]

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,13 @@ def _broken_manifest(folder: Any) -> str:
     return MANIFEST_FILE
 
 
-DAMAGES = (_foreign_file, _changed, _no_manifest, _broken_manifest)
+def _fifo(folder: Any, name: str = "compose.yaml") -> str:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    return name
+
+
+DAMAGES = (_foreign_file, _changed, _no_manifest, _broken_manifest, _fifo, partial(_fifo, name=MANIFEST_FILE))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

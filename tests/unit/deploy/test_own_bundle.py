@@ -45,16 +45,21 @@ def test_a_container_that_was_measured_is_deployed(tmp_path: Path) -> None:
     assert not [path for path in bundle.texts if "native" in path]
 
 
-def test_a_program_stays_one(tmp_path: Path) -> None:
+def test_a_program_stays_one_and_a_key_private(tmp_path: Path) -> None:
     config = default_config(forest(tmp_path / "users"))
     tool = tmp_path / "users" / "forest" / "1" / "tool"
     tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o500)
+    tool.chmod(0o550)
+    private = [tool.with_name("xgboost.json"), tool.parents[1] / "config.pbtxt"]
+    for path in private:
+        path.chmod(0o600)
     bundle = bundle_from_recommendation(found_on("docker", image="registry.example/triton:9"), config)
     write_bundle(bundle, tmp_path / "bundle")
-    version = tmp_path / "bundle" / "model_repository" / "forest" / "1"
-    assert (version / "tool").stat().st_mode & 0o777 == 0o744
-    assert not (version / "xgboost.json").stat().st_mode & 0o111
+    folder = tmp_path / "bundle" / "model_repository" / "forest"
+    assert (folder / "1" / "tool").stat().st_mode & 0o777 == 0o750
+    for path in private:
+        copy = folder / path.relative_to(tmp_path / "users" / "forest")
+        assert copy.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_image_of_another_server_is_asked_for_if_it_is_not_known(tmp_path: Path) -> None:

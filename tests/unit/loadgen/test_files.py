@@ -1,23 +1,10 @@
 import json
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from full_disk import files_of_at_most
 
 from loadgen.files import copy_whole, whole_file, write_atomically
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """What a full disk is to a process: its writes fail half-way."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:

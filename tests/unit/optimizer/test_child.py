@@ -1,4 +1,5 @@
 import atexit
+import errno
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from full_disk import files_of_at_most
 from waiting import wait_until
 
 from optimizer.child import (
@@ -46,6 +48,13 @@ def test_an_error_of_the_system_is_kept() -> None:
         call_in_child(partial(os.stat, "/absent"))
     assert isinstance(caught.value.error, FileNotFoundError)
     assert caught.value.error.filename == "/absent"
+
+
+def test_a_result_for_which_there_is_no_room_is_an_error_of_the_system() -> None:
+    with files_of_at_most(1000), pytest.raises(ChildRaised) as caught:
+        call_in_child(partial(bytes, 10_000))
+    assert isinstance(caught.value.error, OSError)
+    assert caught.value.error.errno == errno.EFBIG
 
 
 def test_any_other_error_is_kept_as_text() -> None:

@@ -22,6 +22,7 @@ COMMAND = typer.main.get_command(app)
 REPEATED = {
     "model": "models.small:net",
     "repository": "FOLDER",
+    "follow_links": None,
     "max_batch_size": "1,8,32",
     "instances": "1:4",
     "threads": "0,2",

@@ -83,12 +83,17 @@ def test_a_read_only_model_can_be_replaced_and_removed(tmp_path: Path) -> None:
     assert os.access(served / "1" / "model.py", os.W_OK)
 
 
-def test_a_program_stays_one(tmp_path: Path) -> None:
+def test_a_program_stays_one_and_a_key_private(tmp_path: Path) -> None:
     folder = python_model(tmp_path / "users")
     (folder / "1" / "tool").write_text("#!/bin/sh\n")
     (folder / "1" / "tool").chmod(0o750)
-    served = write_repository(tmp_path / "ours", config_of(folder, PYTHON))
-    assert (served / "1" / "tool").stat().st_mode & 0o777 == 0o750
+    private = ("1/weights.json", "config.pbtxt")
+    for name in private:
+        (folder / name).chmod(0o600)
+    keep_own(folder, tmp_path / "kept")
+    for copy in (tmp_path / "kept", write_repository(tmp_path / "ours", config_of(folder, PYTHON))):
+        assert (copy / "1" / "tool").stat().st_mode & 0o777 == 0o750
+        assert {(copy / name).stat().st_mode & 0o777 for name in private} == {0o600}
 
 
 def test_code_that_does_not_compile_is_left_to_triton(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from model_repo.repository.own_model import MAX_FILES, own_engine
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
 from optimizer.run.own_copies import check_copy
+from optimizer.with_model import with_models_from_texts
 from search.space import MachineLimits, default_config, knobs_of, search_space
 
 
@@ -212,6 +213,98 @@ def test_links_that_lead_too_far_are_refused(tmp_path: Path) -> None:
         link.unlink()
 
 
+SHELLED = "a$(touch${IFS}PWN)b"
+
+
+@pytest.mark.parametrize("name", [SHELLED, "a b", "a;b", "m\u00f6del"])
+def test_a_name_that_a_shell_would_read_is_refused_of_models_in_python(tmp_path: Path, name: str) -> None:
+    python_model(tmp_path / "repository")
+    python_model(tmp_path / "repository", name)
+    (other,) = with_models_from_texts([f"{name}:p99=20ms,rate=9"])
+    step = (
+        f'step {{ model_name: "{name}" input_map {{ key: "x" value: "x" }} output_map {{ key: "y" value: "y" }} }}'
+    )
+    pair = PYTHON.replace('backend: "python"', f"ensemble_scheduling {{ {step} }}")
+    written(tmp_path / "repository", "pair", pair, {"1/.keep": ""})
+    for ask in (None, not_asked):
+        for config in (
+            own_config(tmp_path, name),
+            own_config(tmp_path, calls=(name,)),
+            own_config(tmp_path, with_models=(other,)),
+            own_config(tmp_path, "pair"),
+        ):
+            assert repr(name) in refused(config, ask).what
+    written(tmp_path / "repository", name, BACKENDS["fil"][1], {"1/model.json": "{}"})
+    engines_of(own_config(tmp_path, name))  # no shell sees it
+
+
+def not_asked(engine: Any) -> Any:
+    raise AssertionError(f"a server was asked for {engine.model_name}")
+
+
+@pytest.mark.parametrize(
+    ("server", "text"),
+    [
+        ("docker", f'{PYTHON}default_model_filename: "{SHELLED}"\n'),
+        ("docker", PYTHON.replace('"fast"', f'"{SHELLED}"')),
+        ("docker", f'default_model_filename: "{SHELLED}"\n'),
+        ("embedded", f'backend: "onnxruntime" default_model_filename: "{SHELLED}"\n'),
+    ],
+)
+def test_words_of_a_configuration_that_a_shell_would_read_are_refused(
+    tmp_path: Path, server: str, text: str
+) -> None:
+    written(tmp_path / "repository", "scorer", text, {"1/weights": ""})
+    assert repr(SHELLED) in refused(own_config(tmp_path, server=server), not_asked).what
+
+
+@pytest.mark.parametrize("link", ["1/key", "1/folder", "config.pbtxt", "2", "", "1/inside/key"])
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_link_out_of_the_repository_is_named_and_followed_only_if_asked(
+    tmp_path: Path, link: str, ask: Any
+) -> None:
+    """Also one that a link within the repository leads to."""
+    folder = python_model(tmp_path / "repository")
+    (folder / "1" / "inside").symlink_to(tmp_path / "repository" / "shared")
+    (tmp_path / "repository" / "shared").mkdir()
+    (tmp_path / "repository" / "shared" / "tokens.txt").touch()
+    config = own_config(tmp_path)
+    engines_of(config, ask)
+    outside = folder.rename(tmp_path / "scorer") if not link else tmp_path / "outside"
+    if link:
+        (outside.write_text(PYTHON) if link in ("1/key", "1/inside/key", "config.pbtxt") else outside.mkdir())
+    (folder / link).unlink(missing_ok=True)
+    (folder / link).symlink_to(outside)
+    error = refused(config, ask)
+    assert str(folder / link) in error.what
+    assert str(outside) in error.what
+    assert "--follow-links" in error.fix
+    engines_of(replace(config, follow_links=True), ask)
+
+
+def test_a_repository_may_be_a_link(tmp_path: Path) -> None:
+    python_model(tmp_path / "elsewhere")
+    (tmp_path / "repository").symlink_to(tmp_path / "elsewhere")
+    engines_of(own_config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ("input { name: 'z' data_type: 999 dims: 1 }\n", "999"),
+        ("instance_group { kind: 999 count: 1 }\n", "999"),
+        ("input " + "{ a " * 20_000 + "}" * 20_000, "nested"),
+        ("input { name: 'z' data_type: TYPE_FP32 dims: 1 }\n" * 50_000, "bytes"),
+    ],
+)
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_configuration_that_no_server_would_take_is_refused(
+    tmp_path: Path, more: str, word: str, ask: Any
+) -> None:
+    python_model(tmp_path / "repository", config=PYTHON + more)
+    assert word in refused(own_config(tmp_path), ask).what
+
+
 def test_a_copy_has_to_fit(tmp_path: Path) -> None:
     folder = python_model(tmp_path / "repository")
     check_copy(folder, tmp_path / "run" / "scorer")
@@ -219,6 +312,9 @@ def test_a_copy_has_to_fit(tmp_path: Path) -> None:
         large.truncate(shutil.disk_usage(tmp_path).free + 2**35)
     with pytest.raises(BadInput, match="GiB"):
         check_copy(folder, tmp_path / "run" / "scorer")
+    for ask in (loaded, None):  # a plan reads no terabytes of nothing
+        with pytest.raises(BadInput, match="GiB"):
+            engines_of(own_config(tmp_path), ask)
 
 
 def test_a_run_inside_the_repository_or_the_model_is_refused(tmp_path: Path) -> None:
