@@ -192,7 +192,7 @@ def highest_rate(generator: LoadGenerator, endpoint: Endpoint, case: Case) -> fl
         plan = LoadPlan(rate_per_s=rate, duration_s=3.0, seed=1, timeout_s=5.0)
         seen = generator.run(target_of(endpoint, case), plan).measurement
         cpu_share = seen.client.cpu_s / plan.duration_s  # later responses cost hardly anything
-        if seen.send_lag_p99_ms > most_send_lag_ms(None) or cpu_share > MAX_CPU_SHARE or seen.error_ratio > 0:
+        if seen.send_lag_p99_ms > most_send_lag_ms(None) or cpu_share > MAX_CPU_SHARE or seen.errors:
             return best
         best = seen.achieved_rate_per_s
         rate *= 1.2

@@ -18,7 +18,7 @@ SUMMARY_ERRORS = ((0.9, 0.01), (0.99, 0.005), (1.0, 0.001))
 Prometheus' `quantile:error` pairs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BurnAlert:
     """One of the four alerts on the speed at which the error budget is used up."""
 
@@ -94,14 +94,7 @@ def burn_alerts(quantile: float) -> tuple[BurnAlert, ...]:
     """Return the alerts that can fire: a budget of 10 % cannot be used up 14.4 times too fast."""
     budget = 1 - quantile
     return tuple(
-        BurnAlert(
-            speed=speed,
-            factor=factor,
-            long=long,
-            short=short,
-            severity=severity,
-            percent=f"{100 * factor * budget:g}",
-        )
+        BurnAlert(speed, factor, long, short, severity, percent=f"{100 * factor * budget:g}")
         for speed, factor, long, short, severity in BURN_RATES
         if factor * budget < 1
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _MAX_ENTRIES = 10_000
+_LONGEST_SHOWN = 60
 _DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
@@ -41,5 +42,8 @@ def json_list(document: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def short(value: object) -> str:
-    """Return a value, shortened for a message; only the type of a nested one."""
-    return ascii(value)[:60] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    """Return a value for a message. Of a long or nested one only the type: half of it may be half of a secret."""
+    if not isinstance(value, str | int | float | None):
+        return f"a {type(value).__name__}"
+    text = ascii(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"a {type(value).__name__} of {len(text):,} characters"

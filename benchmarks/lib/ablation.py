@@ -65,7 +65,7 @@ def by_share(server: Any, log: Any, limits: Any, *, seed: int, **traffic: Any) -
         return None
     rate_per_s = (len(log) - 1) / (float(log.scheduled_ns[-1] - log.scheduled_ns[0]) / 1e9)
     late = max(0.5, float(np.sum(log.latency_ns > limits[0].limit_s * 1e9)))
-    sharp = sharpness_of(server, limits[0], rate_per_s, seed, **traffic)
+    _, sharp = sharpness_of(server, limits[:1], rate_per_s, seed, **traffic)
     steps = math.log(late / len(log) / (1 - limits[0].quantile)) / sharp.elasticity
     error = math.hypot(MIN_ERROR, sharp.relative_error(len(log), limits[0].quantile))
     return ReplayResult(rate_per_s=rate_per_s * math.exp(-steps), error=error, slowdown=1.0)

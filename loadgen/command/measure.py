@@ -14,7 +14,6 @@ from loadgen.command.verdict import LoadTestResult, answer
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
-from loadgen.printable import printable
 from loadgen.records.curves import curve_of, timeline_of, token_times_of
 from loadgen.records.formats import format_seconds
 from loadgen.records.record import (
@@ -30,7 +29,7 @@ from loadgen.sending.shard import wait_ready
 from loadgen.spec.limits import StreamLimit
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan
-from loadgen.spec.target import Target, without_secrets
+from loadgen.spec.target import Target, stranger_text
 from loadgen.statistics.checks import FailFast, P99Bounds, judge, p99_bounds
 
 
@@ -254,9 +253,7 @@ def measurement_record(
     return MeasurementRecord(
         **seen.figures,
         errors=dict(seen.errors),
-        error_example=None
-        if seen.error_example is None
-        else printable(without_secrets(seen.error_example, target.headers)),
+        error_example=seen.error_example and stranger_text(seen.error_example, target.headers),
         planned_rate_per_s=seen.planned_rate_per_s,
         duration_s=seen.duration_s,
         latency_min_ms=least_ms,

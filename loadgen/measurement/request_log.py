@@ -208,11 +208,6 @@ class Measurement:
     streams: StreamFigures | None = None
 
     @property
-    def error_ratio(self) -> float:
-        """Failed requests per request; NaN if nothing was sent."""
-        return sum(self.errors.values()) / self.n if self.n else math.nan
-
-    @property
     def figures(self) -> dict[str, Any]:
         """The figures that all records of a run share, by their names there; None if not measured."""
         network_ms = math.nan if self.server is None else self.mean_ms - self.server.total_ms

@@ -10,8 +10,7 @@ from typing import Any
 
 from loadgen.errors import LoadError
 from loadgen.json_values import Unusable, json_list, json_object, whole_number
-from loadgen.printable import printable
-from loadgen.spec.target import Target
+from loadgen.spec.target import Target, stranger_text
 from loadgen.wire.questions import statistics_of
 
 _NS_PER_MS = 1e6
@@ -87,7 +86,8 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
     except LoadError as error:
         reason = str(error).partition("\n")[0]
     except (ValueError, RecursionError) as error:
-        reason = f"{target.url} answered with statistics that cannot be read ({printable(str(error), most=300)})"
+        why = stranger_text(str(error), target.headers)
+        reason = f"{target.url} answered with statistics that cannot be read ({why})"
     return unreadable(reason)
 
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loadgen.finite import Count, FiniteModel
-from loadgen.printable import printable
 from loadgen.spec.limits import StreamLimit
 
 STREAM_DTYPE = np.dtype(
@@ -21,7 +20,7 @@ STREAM_DTYPE = np.dtype(
         ("tokens_out", np.int32),
         ("cached_tokens", np.int32),  # of the prompt
         ("chunks", np.int32),  # events that brought tokens
-        ("finish", "S16"),  # the finish reason; empty: none
+        ("finish", "S16"),  # the finish reason, "other" for an unknown one; empty: none
     ]
 )
 
@@ -98,9 +97,7 @@ def stream_figures(
 ) -> StreamFigures:
     """Return the figures of all requests of a run."""
     gaps = np.maximum(made_tokens(streams) - 1, 1)
-    reasons = Counter(
-        printable(reason.decode(errors="replace")) for reason in streams["finish"].tolist() if reason
-    )
+    reasons = Counter(reason.decode() for reason in streams["finish"].tolist() if reason)
     return StreamFigures(
         ttft_ms=_quantiles_ms(streams["first_ns"] - scheduled_ns, failed),
         tpot_ms=_quantiles_ms((streams["last_ns"] - streams["first_ns"]) / gaps, failed),

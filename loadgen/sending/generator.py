@@ -73,11 +73,6 @@ class LoadGenerator:
             worker.close()
         self._workers = []
 
-    @property
-    def pids(self) -> list[int]:
-        """The process ids of the load processes; empty outside the `with` block."""
-        return [worker.pid for worker in self._workers]
-
     def run(
         self,
         target: Target,

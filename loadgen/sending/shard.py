@@ -23,7 +23,7 @@ from loadgen.sending.request_table import LogTable
 from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, SendLoop, Tick
 from loadgen.sending.shared_memory import SharedInputs
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
-from loadgen.spec.target import Target
+from loadgen.spec.target import Target, stranger_text
 from loadgen.status import NOT_CONNECTED, OK, is_passing, outcome_name
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
@@ -112,6 +112,12 @@ class PreparedTarget:
             self.answered = self._try_one(timeout_s, payload)
             self._opened = stack.pop_all()
 
+    @property
+    def error_example(self) -> str | None:
+        """The first failure in words that may be shown; None without one."""
+        text = self.wire.error_example
+        return None if text is None else stranger_text(text, self._target.headers)
+
     def _inferring(self, payload: Payload, stack: ExitStack) -> AnyWire:
         """Return connections that send inferences, as the server's metadata describes them."""
         self.info, self.notes = settled(read_model_info(self._target), payload)
@@ -153,14 +159,14 @@ class PreparedTarget:
             pause(default_s, self.wire.retry_after)
         if outcome == NOT_CONNECTED:
             raise TargetUnreachable(
-                f"{self._target.url} refuses connections: {self.wire.error_example}.\n"
+                f"{self._target.url} refuses connections: {self.error_example}.\n"
                 "Start the server, or correct the address."
             )
         if outcome == OK or (payload.streamed is not None and not outcome_name(outcome).startswith(_REFUSALS)):
             return True  # streams fail in many ways, which the load counts
         raise TargetRefused(
             f"{self._target.model_name} on {self._target.url} did not answer a first request: "
-            f"{str(self.wire.error_example).rstrip('.')}.\n{advice_on(outcome, self.info, payload)}"
+            f"{str(self.error_example).rstrip('.')}.\n{advice_on(outcome, self.info, payload)}"
         )
 
     def _pump(self, timeout_s: float, until: Callable[[], bool]) -> bool:
@@ -260,7 +266,7 @@ def run_shard(
         connections_opened=wire.connections_opened - before[2],
         connections_closed=wire.connections_closed - before[3],
         resent=wire.resent - before[4],
-        error_example=wire.error_example,
+        error_example=prepared.error_example,
         in_front=dict(wire.in_front),
         addresses=_by_address(shard, table, wire, loop.rows_sent),
         notes=prepared.notes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import ipaddress
 import json
 import re
@@ -199,15 +200,37 @@ def errors_without_secrets(headers: Iterable[tuple[str, str]]) -> Iterator[None]
 def without_secrets(text: str, headers: Iterable[tuple[str, str]]) -> str:
     """Return the text without the values of headers and their words: a server may echo its request.
 
-    Their forms in JSON and in a URL go as well, and decoded Basic credentials.
+    Their forms in JSON, Python, HTML, a URL and Base64 go as well, and decoded Basic credentials.
     """
     words = {part for _, value in headers for part in (value, *value.split())}
     words |= {part for word in words for part in _credentials(word)}
-    secrets = {form for word in words for form in (word, quote(word, safe=""), json.dumps(word)[1:-1])}
+    words |= {part for word in words if len(word) >= _MIN_SECRET for part in _in_base64(word.encode())}
+    secrets = {form for word in words for form in _spellings(word)}
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _MIN_SECRET:
             text = text.replace(secret, "***")
     return text
+
+
+def stranger_text(text: str, headers: Iterable[tuple[str, str]], *, most: int = 500) -> str:
+    """Return a server's words to show: first without secrets, then printable, and last cut.
+
+    What was cut before would end with the half of a secret that nothing finds.
+    """
+    return printable(without_secrets(text, headers), most=most)
+
+
+def _spellings(word: str) -> tuple[str, ...]:
+    for_url = word.replace("+", "-").replace("/", "_")  # of Base64
+    return word, for_url, quote(word, safe=""), json.dumps(word)[1:-1], ascii(word)[1:-1], html.escape(word)
+
+
+def _in_base64(data: bytes) -> Iterator[str]:
+    """Yield the bytes in Base64: alone, and the characters of them alone in the middle of any text."""
+    yield base64.b64encode(data).decode().rstrip("=")
+    for before in range(3):
+        whole = base64.b64encode(bytes(before) + data).decode()
+        yield whole[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
 
 
 def _credentials(word: str) -> tuple[str, ...]:

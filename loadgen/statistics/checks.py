@@ -45,22 +45,17 @@ def judge(log: RequestLog, limits: Limits, decided: Sequence[Verdict] = ()) -> t
 
 def _check_of(verdict: Verdict, last_s: float) -> CheckRecord:
     limit = verdict.limit
+    check = _share_check(limit.text, limit.kind, limit.allowed, verdict, last_s)
     if limit.kind == "attainment":
-        return _share_check(limit.text, limit.kind, limit.allowed, verdict, last_s)
-    return CheckRecord(
-        name=limit.text,
-        kind=limit.kind,
-        quantile=limit.quantile,
-        limit=limit.limit_ms,
-        answer=verdict.answer,
-        observed=none_if_not_finite(verdict.latency_ms),
-        low=none_if_not_finite(verdict.latency_lower_ms) or None,
-        high=none_if_not_finite(verdict.latency_upper_ms),
-        confidence=verdict.confidence,
-        requests=verdict.n,
-        violations=verdict.violations,
-        reason=verdict.reason,
-        needed_s=needed_s(last_s, verdict),
+        return check
+    return check.model_copy(
+        update={
+            "quantile": limit.quantile,
+            "limit": limit.limit_ms,
+            "observed": none_if_not_finite(verdict.latency_ms),
+            "low": none_if_not_finite(verdict.latency_lower_ms) or None,
+            "high": none_if_not_finite(verdict.latency_upper_ms),
+        }
     )
 
 

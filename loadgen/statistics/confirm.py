@@ -129,11 +129,6 @@ class Confirmation:
     reason: str
 
     @property
-    def served_per_s(self) -> float:
-        """Responses per second in the last attempt with a backlog; inf if there was none."""
-        return next((one.served_per_s for one in reversed(self.attempts) if one.served_per_s < math.inf), math.inf)
-
-    @property
     def load_s(self) -> float:
         """Seconds of load of all attempts."""
         return sum(attempt.load_s for attempt in self.attempts)

@@ -144,14 +144,14 @@ def _tensor(entry: object, ranks: Mapping[str, int]) -> Tensor:
     """Return a tensor of the metadata; NVIDIA Dynamo writes types and shapes as a configuration does."""
     described = json_object(entry, "an input or output")
     name, datatype, shape = _name(described), described.get("datatype"), described.get("shape", [])
-    if not isinstance(datatype, str):
+    if not isinstance(datatype, str) or len(datatype) > _LONGEST_NAME:
         raise Unusable(f"{name} has the datatype {short(datatype)}")
     if isinstance(shape, list) and ranks.get(name) == len(shape):
         shape = [-1, *shape]
     if not isinstance(shape, list) or len(shape) > MAX_RANK:
         rank = f"{len(shape)} dimensions, over {MAX_RANK}" if isinstance(shape, list) else short(shape)
         raise Unusable(f"{name} has the shape {rank}")
-    plain = datatype[:_LONGEST_NAME].removeprefix("TYPE_")
+    plain = datatype.removeprefix("TYPE_")
     kind = "BYTES" if plain == "STRING" else plain
     return Tensor(name=name, datatype=kind, shape=tuple(whole_number(size, least=-1) for size in shape))
 

@@ -21,6 +21,7 @@ _WORDS = (
 """Words of which each is one token for most models."""
 
 _TEXTS = 8
+_MOST_BYTES = 64 << 20
 
 
 class Prompts:
@@ -73,15 +74,21 @@ def body_of(model: str, prompt: str, asked: Streamed) -> dict[str, Any]:
 def prompts_in(path: Path) -> list[str]:
     """Return the prompts of a file: a text per line, or in .jsonl an object per line with its `prompt`.
 
-    Raises PayloadError.
+    Lines end with \\n or \\r\\n: other breaks are part of a prompt. Raises PayloadError.
     """
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if not path.is_file():  # to open a FIFO can take for ever
+            raise OSError("it is not a file")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ValueError(f"it has over {_MOST_BYTES:,} bytes")
+        lines = [line for line in data.decode("utf-8-sig").replace("\r\n", "\n").split("\n") if line.strip()]
         found = [json.loads(line)["prompt"] for line in lines] if path.suffix == ".jsonl" else lines
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PayloadError(
-            f"{path} holds no prompts: {type(error).__name__}: {error}.\n"
-            'Write a prompt per line, or {"prompt": "..."} per line in a file that ends in .jsonl.'
+            f"{path} cannot be used for prompts: {type(error).__name__}: {error}.\n"
+            'Write a prompt per line, or {"prompt": "..."} per line of a .jsonl, in 64 MiB at most.'
         ) from error
     if not found or not all(isinstance(text, str) for text in found):
         raise PayloadError(f"{path} has no prompt, or one that is not text.\nWrite a prompt per line.")

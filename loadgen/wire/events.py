@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from loadgen.errors import MalformedAnswer
-from loadgen.printable import printable
 from loadgen.spec.plan import Streamed
 from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
-from loadgen.wire.http1_response import excerpt
+from loadgen.wire.http1_response import body_text
 
 _MAX_EVENT = 1 << 18
-_MAX_EXAMPLE = 300
+_MAX_BEGINNING = 1 << 14
 _MOST_TOKENS = (1 << 31) - 1
 _DONE = "[DONE]"
-_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "text", "tool_calls")
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "text", "tool_calls", "function_call")
 """The fields of a delta whose tokens the model has made. Servers name reasoning in two ways."""
 
+_INSIDE = ("text", "thinking", "function", "name", "arguments")
+"""The fields of a part of a content, or of a call, whose tokens the model has made."""
 
-_FAILED = ("error", "abort", "cancelled", "timeout")
-"""The finish reasons by which servers say that they gave a request up."""
+_GOOD = (
+    "stop", "length", "tool_calls", "function_call",  # of OpenAI's API, which vLLM, SGLang and llama.cpp use
+    "eos", "eos_token", "stop_sequence",  # of TGI and its heirs
+    "end_turn", "max_tokens", "tool_use", "model_length",  # of gateways to other APIs
+)  # fmt: skip
+"""The finish reasons of a request that was carried out; by any other, a server says that it gave it up."""
+_BAD = ("error", "abort", "cancelled", "timeout", "content_filter")
 
 
 class Event(NamedTuple):
@@ -36,26 +41,32 @@ class EventParser:
     """Parses a stream of server-sent events (WHATWG HTML, 9.2.6) whose bytes may be split anywhere."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._line = bytearray()
+        self._ended_by = b""
+        self._encoding = "utf-8-sig"  # a byte order mark may precede the first line
         self._name = ""
         self._data: list[str] = []
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Yield the events that these bytes complete. Raises MalformedAnswer for one of over 256 KiB."""
-        data = (self._rest + data).removeprefix(codecs.BOM_UTF8)  # it may precede the first line
-        held = data.endswith(b"\r")  # the end of a line, or half of one
-        *lines, rest = data[: len(data) - held].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest = rest + b"\r" * held
-        for line in lines:
-            self._size += len(line)
+        for piece in data.splitlines(keepends=True):
+            before, self._ended_by = self._ended_by, piece[-1:]
+            if piece == b"\n" and before == b"\r":  # both are one end of a line
+                continue
+            self._line += piece  # each byte is looked at once, however small the pieces are
+            self._size += len(piece)
+            if self._ended_by not in b"\r\n":
+                continue
+            line = self._line.rstrip(b"\r\n").decode(self._encoding, errors="replace")
+            self._line, self._encoding = bytearray(), "utf-8"
             if line:
-                self._take(line.decode(errors="replace"))
-            elif self._data:
+                self._take(line)
+                continue
+            if self._data:
                 yield Event(self._name, "\n".join(self._data))
-            if not line:
-                self._name, self._data, self._size = "", [], 0
-        if self._size + len(self._rest) > _MAX_EVENT:
+            self._name, self._data, self._size = "", [], 0
+        if self._size > _MAX_EVENT:
             raise MalformedAnswer(f"an event of over {_MAX_EVENT:,} bytes")
 
     def _take(self, line: str) -> None:
@@ -68,7 +79,11 @@ class EventParser:
 
 
 class Reply:
-    """What a stream has brought so far. Times in ns of any one clock; 0: no token has come."""
+    """What a stream has brought so far. Times in ns of any one clock; 0: no token has come.
+
+    `finish` is the first finish reason that is not good, else the last; `error` and `fault` are the server's
+    words in full, for `stranger_text`.
+    """
 
     def __init__(self) -> None:
         self.first_ns = self.last_ns = self.longest_gap_ns = 0
@@ -78,33 +93,35 @@ class Reply:
         self.finish = ""
         self.error = ""
         self._events = EventParser()
-        self._beginning = b""
+        self._beginning = bytearray()
 
     def feed(self, data: bytes, at_ns: int) -> None:
         """Take bytes that arrived at a time. Raises MalformedAnswer."""
-        if len(self._beginning) < _MAX_EXAMPLE:
-            self._beginning += data[:_MAX_EXAMPLE]
+        self._beginning += data[: _MAX_BEGINNING - len(self._beginning)]
         for event in self._events.feed(data):
             if event.data.strip() != _DONE:
                 try:
                     self._take(event, at_ns)
                 except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                    text = printable(event.data, most=_MAX_EXAMPLE)
-                    raise MalformedAnswer(f"an event that is no part of a completion: {text}") from error
+                    raise MalformedAnswer(f"an event that is no part of a completion: {event.data}") from error
 
     def _take(self, event: Event, at_ns: int) -> None:
         document: dict[str, Any] = json.loads(event.data)
-        error = document.get("error") or (document if event.name == "error" else None)
-        if error:
-            self.error = self.error or printable(json.dumps(error), most=_MAX_EXAMPLE)
+        choices = document.get("choices") or ()
+        errors = [part["error"] for part in (document, *choices) if part.get("error") is not None]
+        if "error" in (event.name, document.get("object")):
+            errors.append(document)
+        if errors:
+            self.error = self.error or json.dumps(errors[0])
             return
         if (usage := document.get("usage")) is not None:
             self._count(usage)
-        for choice in document.get("choices") or ():
+        for choice in choices:
             delta = choice.get("delta") or choice
-            if any(delta.get(name) for name in _TEXTS):
+            if any(_has_text(delta.get(name)) for name in _TEXTS):
                 self._token(at_ns)
-            self.finish = str(choice.get("finish_reason") or self.finish)
+            if self.finish in ("", *_GOOD):
+                self.finish = str(choice.get("finish_reason") or self.finish)
 
     def _token(self, at_ns: int) -> None:
         if self.chunks:
@@ -119,21 +136,35 @@ class Reply:
         self.tokens_out = _whole(usage.get("completion_tokens"))
         self.cached_tokens = max(0, _whole((usage.get("prompt_tokens_details") or {}).get("cached_tokens")))
 
+    @property
+    def finish_kind(self) -> str:
+        """The finish reason if it is a known one, else "other", of 16 bytes at most; empty: none."""
+        return self.finish if self.finish in ("", *_GOOD, *_BAD) else "other"
+
     def fault(self, asked: Streamed) -> tuple[int, str]:
         """Return the outcome of a stream that has ended, and what is wrong with it in words."""
         made = self.chunks if self.tokens_out < 0 else self.tokens_out
         if self.error:
             return STREAM_ERROR, f"an error inside a response of status 200: {self.error}"
         if not self.finish:
-            return CUT_OFF, f"the response ended without a finish reason; it begins: {excerpt(self._beginning)}"
-        if self.finish in _FAILED:
+            return CUT_OFF, f"the response ended without a finish reason; it begins: {body_text(self._beginning)}"
+        if self.finish not in _GOOD:
             return STREAM_ERROR, f"the finish reason is {self.finish}"
         short = not self.chunks or (made < asked.output_tokens and not asked.allow_short)
         if short or self.tokens_out > asked.output_tokens:  # without usage, chunks may be parts of tokens
             what = "tokens" if self.tokens_out >= 0 else "chunks, without usage,"
-            fault = f"{made} {what} of {asked.output_tokens}, finish reason {printable(self.finish)}"
+            fault = f"{made} {what} of {asked.output_tokens}, finish reason {self.finish}"
             return (TOO_SHORT if short else TOO_LONG), fault
         return OK, ""
+
+
+def _has_text(value: object) -> bool:
+    """True for a text, or parts or calls with one; a call begins with a name, and ends with empty arguments."""
+    if isinstance(value, list):
+        return any(map(_has_text, value))
+    if isinstance(value, dict):
+        return any(_has_text(value.get(name)) for name in _INSIDE)
+    return isinstance(value, str) and value != ""
 
 
 def _whole(value: object) -> int:

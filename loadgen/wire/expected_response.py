@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.json_values import short, whole_number
 from loadgen.traffic.model_info import MAX_RANK, NUMPY_TYPES, ModelInfo, bytes_per_value
-from loadgen.wire.http1_response import Answer, excerpt
+from loadgen.wire.http1_response import Answer, body_text
 from loadgen.wire.http2_sending import PREFIX_BYTES, Call
 
 MAX_KEPT = 1 << 16
@@ -64,14 +64,14 @@ class ExpectedAnswer:
             self._long_ones_left -= fault is None and size > _LONG_JSON
         if fault is None:
             return None
-        text = f": {excerpt(body)}" if not raw_bytes and body else ""
+        text = f": {body_text(body)}" if not raw_bytes and body else ""
         return f"{fault} (http 200, {answer.content_type or 'no content type'}, {size:,} bytes{text})"
 
     def _fault_of_json(self, description: bytes, raw_bytes: int) -> str | None:
         try:
             answer = json.loads(description)
             if answer.get("error"):
-                return f"an error: {short(answer['error'])}"
+                return f"an error: {answer['error']!a}"
             outputs = [_json_output(entry) for entry in answer["outputs"]]
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
             return "no inference"
@@ -110,7 +110,7 @@ class ExpectedAnswer:
         try:
             answer.ParseFromString(description)
         except DecodeError:
-            return f"a message that is not a ModelInferResponse: {description[:40]!r}"
+            return f"a message that is not a ModelInferResponse: {description!r}"
         outputs = []
         for entry in answer.outputs:
             values = None if raw_bytes else sum(len(found) for _, found in entry.contents.ListFields())

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 
 from loadgen.errors import MalformedAnswer
-from loadgen.printable import printable
 from loadgen.status import (
     CLOSED,
     MALFORMED,
@@ -266,7 +265,7 @@ class GrpcWire(LoadWire):
             self._fields_of_success = call.fields
             fault = self._expected.fault_of_grpc(call)
             if fault is not None:
-                return MALFORMED, printable(fault)
+                return MALFORMED, fault
         else:
             fields = dict(call.fields)
             note_failure(self.in_front, outcome, fields)

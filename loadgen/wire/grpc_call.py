@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from loadgen.printable import printable
 from loadgen.spec.target import Target
 from loadgen.status import MALFORMED, outcome_of_grpc, outcome_of_http
 from loadgen.wire.http2_frames import Field, RequestHead, request_head
 
 _MAX_STATUS_DIGITS = 5
-_LONGEST_TEXT = 4096  # bytes as received: one character may take twelve
-_MAX_CHARACTERS = 500
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -36,7 +33,7 @@ def grpc_head(target: Target, method: str) -> RequestHead:
 
 
 def status_of(fields: Sequence[Field]) -> tuple[int, str]:
-    """Return the outcome in the headers and trailers of a response, and its text."""
+    """Return the outcome in the headers and trailers of a response, and its text, for `stranger_text`."""
     found = dict(fields)
     http = found.get(b":status", b"")
     if not http.isdigit() or len(http) != 3:
@@ -46,6 +43,5 @@ def status_of(fields: Sequence[Field]) -> tuple[int, str]:
     grpc = found.get(b"grpc-status", b"")
     if not grpc.isdigit() or len(grpc) > _MAX_STATUS_DIGITS:
         kind = found.get(b"content-type", b"no content type").decode(errors="replace")
-        return MALFORMED, f"http 200 without a grpc-status, {printable(kind, most=100)}"
-    text = unquote(found.get(b"grpc-message", b"")[:_LONGEST_TEXT].decode(errors="replace"))
-    return outcome_of_grpc(int(grpc)), printable(text, most=_MAX_CHARACTERS)
+        return MALFORMED, f"http 200 without a grpc-status, {kind}"
+    return outcome_of_grpc(int(grpc)), unquote(found.get(b"grpc-message", b"").decode(errors="replace"))

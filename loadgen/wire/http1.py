@@ -6,7 +6,6 @@ import contextlib
 from collections import deque
 
 from loadgen.errors import MalformedAnswer
-from loadgen.printable import printable
 from loadgen.status import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_connect_error, outcome_of_http
 from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
@@ -212,7 +211,7 @@ class HttpWire(LoadWire):
         """Return the outcome of a response of status 200 with its fault in words. Raises MalformedAnswer."""
         assert self._expected is not None
         fault = self._expected.fault_of_http(answer)
-        return (OK, "") if fault is None else (MALFORMED, f"malformed answer, {printable(fault)}")
+        return (OK, "") if fault is None else (MALFORMED, f"malformed answer, {fault}")
 
     def _judged(self, answer: Answer, connection: Connection) -> int:
         """Return the outcome of a response."""
@@ -238,7 +237,7 @@ class HttpWire(LoadWire):
         self.connections_closed += connection.ready
         if row is not None:
             del self.in_flight[row]
-            self.error_example = self.error_example or printable(str(error))
+            self.error_example = self.error_example or str(error)
             self.finished(row, outcome, 0)
 
     def _drop(self, connection: Connection) -> None:

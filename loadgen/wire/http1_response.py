@@ -14,7 +14,6 @@ from loadgen.wire.sockets import ReadBuffer, Stream
 
 _MAX_KEPT = 1 << 20
 _MAX_BESIDES = 1 << 16
-_EXAMPLE_CHARACTERS = 500
 _MAX_LENGTH_DIGITS = 15
 
 
@@ -48,7 +47,7 @@ class Answer:
             return self.size
         text = text.strip()
         if not text.isdigit() or len(text) > _MAX_LENGTH_DIGITS:
-            raise MalformedAnswer(f"inference-header-content-length {text[:40]!r}")
+            raise MalformedAnswer(f"inference-header-content-length {text!r}")
         return int(text)
 
 
@@ -153,15 +152,15 @@ class AnswerReader:
 
 
 def error_text(status: int, body: bytes) -> str:
-    """Return status and text of a failed response; Triton's or OpenAI's message if it sent one."""
-    text = excerpt(body)
+    """Return status and text of a failed response, for `stranger_text`; Triton's or OpenAI's message if any."""
+    text = body_text(body)
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         error = json.loads(body)["error"]
         error = (isinstance(error, dict) and error.get("message")) or error
-        text = printable(str(error), most=_EXAMPLE_CHARACTERS)
+        text = str(error)
     return f"http {status}, {text}" if text else f"http {status}"
 
 
-def excerpt(body: bytes) -> str:
-    """Return the beginning of a body as text."""
-    return printable(body[:_EXAMPLE_CHARACTERS].decode(errors="replace").strip(), most=_EXAMPLE_CHARACTERS)
+def body_text(body: bytes | bytearray) -> str:
+    """Return a body as text, for `stranger_text`."""
+    return body.decode(errors="replace").strip()

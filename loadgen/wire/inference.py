@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import LoadError, TargetRefused
-from loadgen.printable import printable
-from loadgen.spec.target import Target
+from loadgen.spec.target import Target, stranger_text
 from loadgen.status import OK, outcome_name
 from loadgen.traffic.model_info import ModelInfo, numbers_in, texts_in
 from loadgen.traffic.payloads import Tensors, grpc_request, http_request
@@ -33,7 +32,7 @@ def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float |
     except LoadError:
         raise
     except Exception as error:  # JSON, protobuf and NumPy have their own each
-        reason = printable(str(error), most=300)
+        reason = stranger_text(str(error), target.headers)
         raise TargetRefused(f"{target.url} gave no inference that can be read: {reason}.\nSee its log.") from error
 
 
@@ -70,7 +69,8 @@ def _over_grpc(
 
 
 def _refused(target: Target, reason: str) -> TargetRefused:
-    return TargetRefused(f"{target.url} gave no inference: {reason.rstrip('.')}.\nSee its log.")
+    shown = stranger_text(reason, target.headers)
+    return TargetRefused(f"{target.url} gave no inference: {shown.rstrip('.')}.\nSee its log.")
 
 
 def _values(raw: bytes, datatype: str, shape: Any) -> NDArray[Any]:

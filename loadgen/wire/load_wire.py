@@ -59,7 +59,7 @@ class LoadWire:
         self.connections_opened = 0
         self.connections_closed = 0  # by the server, once they were ready
         self.resent = 0  # requests that the server did not process and that were sent again, for each time
-        self.error_example: str | None = None  # the text of the first response that was not a success
+        self.error_example: str | None = None  # of the first failure, in full, for `stranger_text`
         self.retry_after = b""  # the header of the last such response
         self.in_front: Counter[str] = Counter()
         self._poller = poller

@@ -12,7 +12,7 @@ import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from loadgen.errors import PlanError, TargetUnreachable
 from loadgen.spec.target import Target
@@ -24,42 +24,6 @@ _SO_TIMESTAMPNS = 35  # Linux: the number of the option and of the messages that
 _ANCILLARY_BYTES = 64
 _LITTLE = 1 << 14
 _TIMESPEC = struct.Struct("qq")
-
-
-class Stream(Protocol):
-    """The socket of a connection. Methods raise BlockingIOError if they would wait, OSError if it broke.
-
-    `hides_data`: the stream may hold received bytes that the poller cannot see; read until it would wait.
-    `place`: the number of its address, see `loadgen.wire.addresses`.
-    """
-
-    hides_data: bool
-    place: int
-
-    @property
-    def arrived_ns(self) -> int:
-        """The time when the kernel received the last bytes read, in ns of the wall clock; 0 if unknown."""
-
-    def fileno(self) -> int:
-        """Return the socket's file descriptor, for the poller."""
-
-    def connected(self) -> bool:
-        """Continue connecting; True once data can be sent."""
-
-    def send(self, data: bytes | bytearray | memoryview, /) -> int:
-        """Return the number of bytes taken, at least 1. After BlockingIOError, send the same bytes or more."""
-
-    def recv_into(self, buffer: memoryview, /) -> int:
-        """Return the number of bytes read; 0 at the end of the stream."""
-
-    def take_no_more(self) -> None:
-        """Read only hidden bytes until the stream would wait: the poller sees the others."""
-
-    def wants(self) -> int:
-        """Return the events that the stream itself waits for, if the caller has no bytes left to send."""
-
-    def close(self) -> None:
-        """Close the socket."""
 
 
 class ReadBuffer:
@@ -81,7 +45,13 @@ class ReadBuffer:
 
 
 class TcpStream(_socket.socket):
-    """A TCP socket without Nagle's delay; `send` calls the kernel directly."""
+    """A TCP socket without Nagle's delay; `send` calls the kernel directly.
+
+    Methods raise BlockingIOError if they would wait, OSError if it broke. After BlockingIOError, `send` wants the
+    same bytes or more. `hides_data`: it may hold received bytes that the poller cannot see; read until it would
+    wait. `place`: the number of its address, see `loadgen.wire.addresses`. `arrived_ns`: the time when the kernel
+    received the last bytes read, in ns of the wall clock; 0 if unknown.
+    """
 
     hides_data = False
     place = 0
@@ -104,7 +74,7 @@ class TcpStream(_socket.socket):
             raise
 
     def connected(self) -> bool:
-        """See `Stream`."""
+        """Continue connecting; True once data can be sent."""
         if self._connected:
             return True  # a later error must not hide what the server sent before it, such as a TLS alert
         error = self.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
@@ -118,7 +88,7 @@ class TcpStream(_socket.socket):
         return True
 
     def recv_into(self, buffer: memoryview, /) -> int:  # type: ignore[override] # accepts fewer arguments
-        """See `Stream`."""
+        """Return the number of bytes read; 0 at the end of the stream."""
         count, notes, _, _ = self.recvmsg_into((buffer,), _ANCILLARY_BYTES)
         if notes and notes[0][1] == _SO_TIMESTAMPNS:
             seconds, nanoseconds = _TIMESPEC.unpack(notes[0][2])
@@ -128,10 +98,10 @@ class TcpStream(_socket.socket):
         return count
 
     def take_no_more(self) -> None:
-        """See `Stream`; nothing is hidden here."""
+        """Read only hidden bytes until the stream would wait: the poller sees the others, which are all here."""
 
     def wants(self) -> int:
-        """See `Stream`."""
+        """Return the events that the stream itself waits for, if the caller has no bytes left to send."""
         return READ if self._connected else WRITE
 
 
@@ -155,7 +125,7 @@ class TlsStream:
         self.close = tcp.close
 
     def connected(self) -> bool:
-        """See `Stream`."""
+        """See `TcpStream`."""
         if self._ready:
             return True
         if not self._tcp.connected():
@@ -172,7 +142,7 @@ class TlsStream:
 
     @property
     def arrived_ns(self) -> int:
-        """See `Stream`."""
+        """See `TcpStream`."""
         return self._tcp.arrived_ns
 
     @property
@@ -181,7 +151,7 @@ class TlsStream:
         return self._tls.selected_alpn_protocol()
 
     def send(self, data: bytes | bytearray | memoryview, /) -> int:
-        """See `Stream`; takes at most 64 KiB at once, which count as taken when the kernel has all of them.
+        """See `TcpStream`; takes at most 64 KiB at once, which count as taken when the kernel has all of them.
 
         Otherwise there would be no further call for the rest of the last ones.
         """
@@ -195,7 +165,7 @@ class TlsStream:
         return taken
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """See `Stream`; may return fewer bytes than there are, so read until it would wait."""
+        """See `TcpStream`; may return fewer bytes than there are, so read until it would wait."""
         for _ in range(_MAX_FILLS):
             try:
                 return int(self._tls.read(len(buffer), buffer))  # with a buffer, `read` returns a count
@@ -211,11 +181,11 @@ class TlsStream:
         raise BlockingIOError
 
     def take_no_more(self) -> None:
-        """See `Stream`."""
+        """See `TcpStream`."""
         self._takes_no_more = True
 
     def wants(self) -> int:
-        """See `Stream`."""
+        """See `TcpStream`."""
         return self._tcp.wants() | (WRITE if self._unsent or self._outgoing.pending else 0)
 
     def _fill(self) -> int:
@@ -242,6 +212,10 @@ class TlsStream:
                 return False
             self._unsent = self._unsent[count:]
         return True
+
+
+Stream = TcpStream | TlsStream
+"""The socket of a connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -189,9 +190,10 @@ def _request(
 
 
 def _without(credentials: Iterable[tuple[str, str]], text: str) -> str:
-    """Return the text without the values of credentials and their words: a server may echo its request."""
+    """Return the text without the values of credentials and their words, in Base64 too: a server may echo them."""
     for _, value in credentials:
-        for secret in (value, *(word for word in value.split() if len(word) >= _MIN_SECRET)):
+        words = (value, *(word for word in value.split() if len(word) >= _MIN_SECRET))
+        for secret in (*words, *(b64encode(word.encode()).decode().rstrip("=") for word in words)):
             text = text.replace(secret, "[removed]")
     return text
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from model_repo.runtime.tritune_gpu.driver import Cuda, DriverCuda
+from model_repo.runtime.tritune_gpu.driver import DriverCuda
 from model_repo.runtime.tritune_gpu.engine import Bound, GpuEngine, Port, Shapes
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from optimizer.cached import put_file
@@ -45,7 +45,7 @@ class EngineTime:
 
 def engine_time(
     engine: GpuEngine,
-    cuda: Cuda,
+    cuda: DriverCuda,
     stream: int,
     shapes: Shapes,
     *,
@@ -71,7 +71,7 @@ def engine_time(
 
 
 def _best_s(
-    bound: Bound, engine: GpuEngine, cuda: Cuda, stream: int, *, graph: bool, clock: Callable[[], float]
+    bound: Bound, engine: GpuEngine, cuda: DriverCuda, stream: int, *, graph: bool, clock: Callable[[], float]
 ) -> float:
     handle: int | None = None
     if graph and not engine.captures_itself:
@@ -101,7 +101,7 @@ def _best_s(
     return best_s
 
 
-def allocated(cuda: Cuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str, int]:
+def allocated(cuda: DriverCuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str, int]:
     """Allocate device memory for these tensors; return the addresses by name."""
     sizes = {port.name: port.dtype.itemsize for port in ports}
     for name, shape in shapes.items():
@@ -114,7 +114,7 @@ def load_engine(
     folder: Path,
     file: str,
     backend: str,
-    cuda: Cuda,
+    cuda: DriverCuda,
     stream: int,
     *,
     graphs: bool,

@@ -1,4 +1,4 @@
-"""A run's directory: its files of lines, and its recommendation and trials read back."""
+"""A run's directory: append to its files of lines, and read back its recommendation, its trials and figures."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class PredictedRecord(Record):
-    """One line: the best prediction of one batch size and instance count, or that of the answer or the default."""
+    """The best prediction after all trials for a batch size and instance count, or for answer or default."""
 
     schema_version: Literal[1] = 1
     config: ConfigRecord
@@ -241,7 +241,7 @@ SPEEDS_FILE = "machine_speed.jsonl"
 
 
 class SpeedsRecord(Record):
-    """One line: the speeds in one load run whose executions could be replayed."""
+    """The machine's speeds in one load run whose executions could be replayed."""
 
     schema_version: Literal[1] = 1
     began_unix_s: float

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +31,8 @@ _LARGEST_STEP = 0.35
 _AWAY_FROM_THE_ENDS = 0.1
 
 
-class Late(Protocol):
-    """Counts late requests at a rate; the count may stop beyond `at_most`."""
-
-    def __call__(self, rate_per_s: float, *, at_most: int) -> int:
-        """Return the number of late requests, or any number above `at_most`."""
-        ...
+Late = Callable[[float, int], int]
+"""Takes a rate and a number; returns how many requests are late at it, or any number above that one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +62,7 @@ def find_edge(
     search = _Crossing(low=None, high=_Point(math.log(most_per_s), math.inf), elasticity=elasticity, width=width)
     x = min(math.log(guess_per_s), search.high.x - width / 2)
     while not search.ended():
-        counted = late(math.exp(x), at_most=COUNTED_UP_TO * allowed)
+        counted = late(math.exp(x), COUNTED_UP_TO * allowed)
         y = math.log((counted + 0.5) / (allowed + 0.5)) if counted <= COUNTED_UP_TO * allowed else math.inf
         search = search.after(_Point(x, y))
         x = search.next()
@@ -174,9 +169,9 @@ def keeps(server: Simulated, limits: Sequence[LatencyLimit], unit: Floats, rate_
         return False
     # Most rates that are asked for are far too high, which few requests show.
     few, many = ([_Late(server, limit, part) for limit in limits] for part in (unit[:COARSE_REQUESTS], unit))
-    if any(late(rate_per_s, at_most=(most := 10 + 3 * late.allowed)) > most for late in few):
+    if any(late(rate_per_s, most := 10 + 3 * late.allowed) > most for late in few):
         return False
-    return all(late(rate_per_s, at_most=late.allowed) <= late.allowed for late in many)
+    return all(late(rate_per_s, late.allowed) <= late.allowed for late in many)
 
 
 def _rate_below(
@@ -210,7 +205,7 @@ def binding_limit(
     """Return the limit with the highest ratio of latency to limit at this rate."""
     if len(limits) == 1:
         return limits[0]
-    latency_s = simulate(server, unit / rate_per_s).latency_s
+    latency_s = simulate(server, unit / rate_per_s)
     return max(limits, key=lambda one: float(np.quantile(latency_s, one.quantile)) / one.limit_s)
 
 
@@ -230,7 +225,7 @@ class _Late:
     def allowed(self) -> int:
         return math.floor((1 - self.limit.quantile) * (len(self.unit) - self.counted_from))
 
-    def __call__(self, rate_per_s: float, *, at_most: int) -> int:
+    def __call__(self, rate_per_s: float, at_most: int) -> int:
         return count_late(
             self.server,
             self.unit / rate_per_s,
@@ -274,7 +269,7 @@ def sharpness(server: Simulated, limit: LatencyLimit, rate_per_s: float, unit: F
         for rate in (rate_per_s * math.exp(-_ELASTICITY_STEP), rate_per_s * math.exp(_ELASTICITY_STEP))
     ]
     elasticity = max(1.0, math.log(late[1] / late[0]) / (2 * _ELASTICITY_STEP))
-    over = simulate(server, unit / rate_per_s).latency_s > limit.limit_s
+    over = simulate(server, unit / rate_per_s) > limit.limit_s
     return Sharpness(elasticity=elasticity, vif=variance_inflation(over))
 
 

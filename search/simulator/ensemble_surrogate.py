@@ -12,9 +12,8 @@ import numpy as np
 from model_repo.spec import EnsembleStep, ServingConfig
 from search.records.slo import Slo
 from search.simulator.capacity import keeps
-from search.simulator.ensemble import SimulatedEnsemble, SimulatedStep, longest_way_s
 from search.simulator.pooling import execution_s, never_falling, pooled
-from search.simulator.server import NO_NOISE, SimulatedServer
+from search.simulator.server import NO_NOISE, SimulatedEnsemble, SimulatedServer, SimulatedStep, longest_way_s
 from search.simulator.service_times import (
     ClosedLoop,
     NotMeasured,
@@ -58,7 +57,6 @@ def member_curves(
             sizes=knots,
             seconds=means,
             handover_s=None,
-            fit_error=0.0,
             overhead_s=overhead_s,
             noise=NO_NOISE,
             let_through_per_s=let_through_per_s,

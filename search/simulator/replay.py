@@ -53,18 +53,13 @@ def seconds_for(sharp: Sharpness, rate_per_s: float, limit: LatencyLimit) -> flo
     return min(max(MIN_REPLAY_S, needed / rate_per_s), MAX_REPLAY_S)
 
 
-def binding_of(
-    server: Simulated, limits: Sequence[LatencyLimit], rate_per_s: float, seed: int, workload: Workload = ANY
-) -> LatencyLimit:
-    """Return `search.simulator.capacity.binding_limit` with as few requests as `sharpness_of`."""
-    return binding_limit(server, limits, rate_per_s, workload.unit(seed, requests=_REQUESTS_FOR_SHARPNESS))
-
-
 def sharpness_of(
-    server: Simulated, limit: LatencyLimit, rate_per_s: float, seed: int, workload: Workload = ANY
-) -> Sharpness:
-    """Return `search.simulator.capacity.sharpness` with so few requests that it takes hardly any time."""
-    return sharpness(server, limit, rate_per_s, workload.unit(seed, requests=_REQUESTS_FOR_SHARPNESS))
+    server: Simulated, limits: Sequence[LatencyLimit], rate_per_s: float, seed: int, workload: Workload = ANY
+) -> tuple[LatencyLimit, Sharpness]:
+    """Return the limit that binds, and the sharpness at it, by so few requests that it takes hardly any time."""
+    unit = workload.unit(seed, requests=_REQUESTS_FOR_SHARPNESS)
+    binding = binding_limit(server, limits, rate_per_s, unit)
+    return binding, sharpness(server, binding, rate_per_s, unit)
 
 
 def replay_run(
@@ -91,8 +86,7 @@ def replay_run(
     rate = rate_at_limit(slower, limits, workload.unit(seed, requests=REQUESTS))
     if not rate > 0:
         return ReplayResult(rate_per_s=0.0, error=math.inf, slowdown=slowdown)
-    binding = binding_of(slower, limits, rate, seed, workload)
-    sharp = sharpness_of(slower, binding, rate, seed, workload)
+    binding, sharp = sharpness_of(slower, limits, rate, seed, workload)
     unlike = 0.0
     if np.quantile(latency_s, MATCHED[0]) > binding.limit_s:
         # Overloaded: what the server carries is read off the queue, and no latency near the limit was seen.
@@ -109,7 +103,7 @@ def replayed_slowdown(
     wanted = np.quantile(latency_s, quantiles, method="inverted_cdf")
 
     def too_slow(factor: float) -> bool:
-        simulated_s = simulate(server.slowed(factor), arrivals_s).latency_s
+        simulated_s = simulate(server.slowed(factor), arrivals_s)
         simulated = np.quantile(simulated_s, quantiles, method="inverted_cdf")
         return float(np.mean(np.log(simulated / wanted))) > 0
 
@@ -224,7 +218,7 @@ class _Replayed:
     def pauses(self, factors: Floats) -> tuple[Grains, Grains]:
         """Return the grains at which pauses begin and end, shape (pauses,) each."""
         as_usual = self.server.slowed(math.exp(usual_slowdown(np.log(factors))))
-        usual = self._quiet(simulate(as_usual, self.arrivals_s).latency_s)
+        usual = self._quiet(simulate(as_usual, self.arrivals_s))
         begins, ends = self._quiet(self.latency_s)
         slower = np.maximum(1.0, factors[np.maximum(0, begins // self.merged - 1)])
         longest_s = self.server.longest_s * slower
@@ -315,7 +309,7 @@ class Pace:
     def latency_s(self, server: Simulated, arrivals_s: Floats) -> Floats:
         """Return the latencies of requests that arrive at these times, none before the first start."""
         begun = np.interp(arrivals_s, self._times_s, self._work_s)
-        done = begun + simulate(server, begun).latency_s - server.overhead_s
+        done = begun + simulate(server, begun) - server.overhead_s
         latency: Floats = np.interp(done, self._work_s, self._times_s) - arrivals_s + server.overhead_s
         return latency
 

@@ -7,10 +7,10 @@ times include the effect of the front end and the senders, which share the machi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,12 +57,8 @@ class ClosedLoop:
         return (*self.batches, *chain.from_iterable(self.members.values()))
 
 
-class Saturate(Protocol):
-    """Sends a closed loop to the loaded configuration."""
-
-    def __call__(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
-        """Return the run after its last response."""
-        ...
+Saturate = Callable[[int, float, int], ClosedLoop]
+"""Sends a closed loop of so many users for so many seconds, with a seed; returns it after its last response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +66,11 @@ class ServiceCurve:
     """The execution times while `busy` instances are at work.
 
     `sizes` ascend, and `seconds` are their measured execution times, pooled over adjacent sizes so that they never
-    decrease. `fit_error` is the relative RMS distance of the measured times from the curve. `handover_s` is the
-    time between two executions of an instance that always has work; None if it was not measured, as with several
-    instances, whose batches cannot be distinguished. `overhead_s` is the time of a request to an idle server
-    without its execution. `noise` are factors with mean 1 by which single executions differ. `let_through_per_s`
-    is the highest rate at which closed loops were answered: what front end and network let through, too; infinite
-    if not known.
+    decrease. `handover_s` is the time between two executions of an instance that always has work; None if it was
+    not measured, as with several instances, whose batches cannot be distinguished. `overhead_s` is the time of a
+    request to an idle server without its execution. `noise` are factors with mean 1 by which single executions
+    differ. `let_through_per_s` is the highest rate at which closed loops were answered: what front end and network
+    let through, too; infinite if not known.
 
     If requests differ in shape, this is the curve of the smallest, and `larger` those of the larger ones that
     were profiled, ascending.
@@ -87,7 +82,6 @@ class ServiceCurve:
     sizes: tuple[float, ...]
     seconds: tuple[float, ...]
     handover_s: float | None
-    fit_error: float
     overhead_s: float
     noise: tuple[float, ...]
     let_through_per_s: float = math.inf
@@ -242,18 +236,15 @@ def curve_from_loops(
     else:
         knots, means = _hindered(of_one, sizes, counts, seconds)
     handover_s, noise = _one_by_one(crowds[0]) if instances == 1 else (None, NO_NOISE)
-    curve = ServiceCurve(
+    return ServiceCurve(
         busy=instances,
         sizes=knots,
         seconds=means,
         handover_s=handover_s,
-        fit_error=0.0,
         overhead_s=_overhead_s(loops[0]) if of_one is None else of_one.overhead_s,
         noise=noise,
         let_through_per_s=max(answered_per_s(crowd.log) for crowd in crowds) or math.inf,
     )
-    off = seconds / curve.at(sizes) - 1
-    return replace(curve, fit_error=float(np.sqrt(np.average(off**2, weights=counts))))
 
 
 def _crowds(instances: int, max_batch_size: int) -> Iterator[int]:

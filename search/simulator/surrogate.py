@@ -209,7 +209,7 @@ class Surrogate:
         slower = self._raw[key_of(prediction.knobs)][1] / prediction.rate_per_s
         server = self.server(self.space.config(prediction.knobs)).slowed(slower)
         arrivals_s = self.workload.unit(self.seed, requests=REQUESTS_FOR_LATENCY) / rate_per_s
-        latency_s = simulate(server, arrivals_s).latency_s[REQUESTS_FOR_LATENCY // 20 :]
+        latency_s = simulate(server, arrivals_s)[REQUESTS_FOR_LATENCY // 20 :]
         return 1e3 * float(np.quantile(latency_s, self.slo.first.quantile))
 
     def is_dominated(self, knobs: Mapping[str, int | str]) -> bool:

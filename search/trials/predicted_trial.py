@@ -10,7 +10,7 @@ from loadgen.measurement.request_log import none_if_not_finite
 from loadgen.statistics.capacity_fit import CapacityFit, Probe
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
-from search.simulator.replay import MIN_REPLAY_S, ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
+from search.simulator.replay import MIN_REPLAY_S, ReplayResult, replay_run, seconds_for, sharpness_of
 from search.simulator.server import Simulated
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import BenchFailed, Spent
@@ -232,8 +232,7 @@ class Verification:
         A tenth of the requests failed: that was no disturbance.
         """
         limits, seed, workload = self.context.slo.limits, self.context.seed, self.context.workload
-        binding = binding_of(self.server, limits, rate_per_s, seed, workload)
-        sharp = sharpness_of(self.server, binding, rate_per_s, seed, workload)
+        binding, sharp = sharpness_of(self.server, limits, rate_per_s, seed, workload)
         seconds = min(
             seconds_for(sharp, rate_per_s, binding), max(MIN_REPLAY_S, self.context.budget.search_left_s())
         )

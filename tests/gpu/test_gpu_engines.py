@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx_models import small_cnn, token_classifier
 
-from model_repo.runtime.tritune_gpu.driver import Cuda, CudaError, DriverCuda
+from model_repo.runtime.tritune_gpu.driver import CudaError, DriverCuda
 from model_repo.runtime.tritune_gpu.engine import EngineMismatch
 from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
 from model_repo.runtime.tritune_gpu.opening import open_slots
@@ -79,7 +79,7 @@ def built_plan(model: Model, folder: Path, library: TensorRt) -> Path:
 
 
 def engine_for(
-    backend: str, model: Model, folder: Path, cuda: Cuda, stream: int, *, cuda_graphs: bool
+    backend: str, model: Model, folder: Path, cuda: DriverCuda, stream: int, *, cuda_graphs: bool
 ) -> OnnxRuntimeEngine | TensorRtEngine:
     if backend == "onnxruntime":
         return OnnxRuntimeEngine(model.path, device=0, stream=stream, cuda_graphs=cuda_graphs)

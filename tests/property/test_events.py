@@ -93,4 +93,3 @@ def test_whatever_a_server_sends_it_is_a_reply_or_malformed(documents: list[Any]
     table.notes_replies(0, 1, 0)(0, reply)
     outcome, fault = reply.fault(Streamed(api="openai-chat", output_tokens=1, prompt_tokens=1))
     assert bool(outcome) == bool(fault)
-    assert fault.isprintable()

@@ -1,9 +1,12 @@
-"""Strategies of Hypothesis for simulated servers of any kind, and for the times between requests."""
+"""Strategies of Hypothesis for simulated servers of any kind, and for the times between requests; mean batches."""
+
+import math
 
 import numpy as np
 from hypothesis import strategies as st
 
-from search.simulator.server import SimulatedServer
+from search.arrays import Floats
+from search.simulator.server import Simulated, SimulatedServer
 
 
 @st.composite
@@ -26,3 +29,8 @@ def servers(draw: st.DrawFn) -> SimulatedServer:
 
 
 gaps = st.lists(st.floats(0, 0.05), min_size=1, max_size=80)
+
+
+def mean_batch_size(server: Simulated, arrivals_s: Floats) -> float:
+    """Return the requests per execution, of all models of an ensemble."""
+    return len(arrivals_s) / server.run(arrivals_s, np.empty(len(arrivals_s)), 0, math.inf, 0)[0]

@@ -106,7 +106,6 @@ def profile(folder: Path, *trials: Trial, slo: Slo = SLO) -> Surrogate:
             sizes=(1.0, 64.0),
             seconds=(EXECUTION_S, EXECUTION_S),
             handover_s=0.0,
-            fit_error=0.0,
             overhead_s=0.0,
             noise=(1.0,),
         )

@@ -49,6 +49,7 @@ def trace(part: str) -> str:
 def configurations() -> Iterator[dict[str, Any]]:
     """Yield servers of all sizes and rules, under one limit or two, with the predicted rate of each."""
     import numpy as np
+    from batchers import mean_batch_size
 
     from search.simulator.capacity import rate_at_limit, sharpness
     from search.simulator.server import SimulatedServer, simulate
@@ -79,10 +80,9 @@ def configurations() -> Iterator[dict[str, Any]]:
         line: dict[str, Any] = {"number": number, "rate_per_s": rate}
         if rate > 0:
             near = sharpness(server, first, rate, unit)
-            simulation = simulate(server, unit / rate)
             line["elasticity"], line["vif"] = near.elasticity, near.vif
-            line["p99_s"] = float(np.quantile(simulation.latency_s, 0.99))
-            line["mean_batch_size"] = simulation.mean_batch_size
+            line["p99_s"] = float(np.quantile(simulate(server, unit / rate), 0.99))
+            line["mean_batch_size"] = mean_batch_size(server, unit / rate)
         yield line
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model_repo.runtime.tritune_gpu.driver import Captured
+from model_repo.runtime.tritune_gpu.driver import Captured, DriverCuda
 from model_repo.runtime.tritune_gpu.engine import Port
 
 
-class FakeCuda:
-    """See `tritune_gpu.driver.Cuda`. `calls` lists the calls by name."""
+class FakeCuda(DriverCuda):
+    """Its methods are all its own. `calls` lists the calls by name."""
 
     compute_capability = "9.0"
 

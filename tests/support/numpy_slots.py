@@ -26,7 +26,7 @@ def serve_numpy(version: Path) -> None:
 
 
 class Numpy:
-    """See `tritune_gpu.slots.SlotRunner`."""
+    """The two methods of `tritune_gpu.runner.Runner` that a slot calls."""
 
     def __init__(self, memory: SlotMemory, width: int) -> None:
         self.x, self.y = (memory.allocate(ROWS * width * 4).view(np.float32).reshape(ROWS, width) for _ in "xy")

@@ -120,7 +120,9 @@ class VirtualProcess:
         elif message["do"] == "statistics":
             self._answers.append({"statistics": None})
         elif message["do"] == "start":
-            prepared: Any = SimpleNamespace(wire=self._server, notes=(), turn=self._server.turn)
+            prepared: Any = SimpleNamespace(
+                wire=self._server, notes=(), turn=self._server.turn, error_example=None
+            )
             poller = clock = cast("Any", self._server)
             result = run_shard(self._shard, self._table, prepared, poller, BEGIN_NS, lambda: False, clock)
             self._answers.append(asdict(result))

@@ -9,8 +9,7 @@ from virtual_search import search_on
 
 from loadgen.spec.limits import LatencyLimit
 from search.simulator.capacity import rate_at_limit
-from search.simulator.ensemble import SimulatedEnsemble, SimulatedStep
-from search.simulator.server import SimulatedServer
+from search.simulator.server import SimulatedEnsemble, SimulatedServer, SimulatedStep
 from search.workload import unit_arrivals
 
 

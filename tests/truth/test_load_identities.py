@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from fake_triton import fake_triton
+from noted_processes import noting
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.generator import LoadGenerator
@@ -61,19 +62,19 @@ def test_a_load_of_two_processes_says_the_same() -> None:
     assert looks[-1] <= arrived
 
 
-def test_a_client_that_stalls_for_a_second_raises_p99_and_says_so(generator: LoadGenerator) -> None:
-    [pid] = generator.pids
+def test_a_client_that_stalls_for_a_second_raises_p99_and_says_so() -> None:
+    pids: list[int] = []
     plan = LoadPlan(rate_per_s=200, duration_s=2.0, seed=3, timeout_s=200.0)
     resumed: list[threading.Timer] = []
 
     def stall_once(_: RequestLog) -> bool:
         if not resumed:
-            os.kill(pid, signal.SIGSTOP)
-            resumed.append(threading.Timer(1.0, os.kill, (pid, signal.SIGCONT)))
+            os.kill(pids[0], signal.SIGSTOP)
+            resumed.append(threading.Timer(1.0, os.kill, (pids[0], signal.SIGCONT)))
             resumed[0].start()
         return False
 
-    with fake_triton("--delay-ms", "2") as server:
+    with LoadGenerator(1, noting(pids)) as generator, fake_triton("--delay-ms", "2") as server:
         run = generator.run(Target(url=server.url, model_name="delay"), plan, limit_ms=50.0, watch=stall_once)
         arrived = len(server.document("/kept")["kept_ns"]) - 1
     assert_is_the_plan(run, plan, arrived=arrived)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from batchers import mean_batch_size
 from numpy.typing import NDArray
 from plain_queue import batched_queue, shaped_queue
 
@@ -28,7 +29,7 @@ def exponential_noise(n: int = 100_003) -> tuple[float, ...]:
 def test_one_at_a_time_with_constant_service_is_m_d_1(load: float) -> None:
     """Mean wait of M/D/1: rho / (2 mu (1 - rho))."""
     seen = simulate(SimulatedServer(service_s=constant(1.0)), unit_arrivals(1, requests=LONG) / load)
-    assert seen.latency_s.mean() == pytest.approx(1 + load / (2 * (1 - load)), rel=0.03)
+    assert seen.mean() == pytest.approx(1 + load / (2 * (1 - load)), rel=0.03)
 
 
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (2, 0.7), (4, 0.8)])
@@ -40,7 +41,7 @@ def test_one_at_a_time_with_exponential_service_is_m_m_c(servers: int, load: flo
     wait = last / (below + last) / (servers * (1 - load))
     server = SimulatedServer(service_s=constant(1.0, instances=servers), noise=exponential_noise())
     seen = simulate(server, unit_arrivals(2, requests=LONG) / offered)
-    assert seen.latency_s.mean() == pytest.approx(1 + wait, rel=0.04)
+    assert seen.mean() == pytest.approx(1 + wait, rel=0.04)
 
 
 def test_the_m_m_1_rate_at_the_limit() -> None:
@@ -56,9 +57,10 @@ def test_a_batch_of_all_that_wait_is_the_bulk_queue() -> None:
     When the server never idles the wait is uniform over an execution: the mean is 1.5 executions.
     """
     server = SimulatedServer(service_s=constant(1.0, max_batch=400))
-    seen = simulate(server, unit_arrivals(4, requests=LONG) / 40)
-    assert seen.latency_s.mean() == pytest.approx(1.5, rel=0.01)
-    assert seen.mean_batch_size == pytest.approx(40, rel=0.02)
+    arrivals_s = unit_arrivals(4, requests=LONG) / 40
+    seen = simulate(server, arrivals_s)
+    assert seen.mean() == pytest.approx(1.5, rel=0.01)
+    assert mean_batch_size(server, arrivals_s) == pytest.approx(40, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +71,7 @@ def test_without_delay_it_is_the_plain_pull_of_what_waits(max_batch: int, instan
     column = 0.006 + 0.0007 * np.arange(max_batch + 1)
     service_s = np.repeat(column[:, None], instances + 1, axis=1)
     pulled = batched_queue(arrivals_s, service_s=service_s)
-    assert np.allclose(
-        simulate(SimulatedServer(service_s=service_s), arrivals_s).latency_s, pulled - arrivals_s, atol=1e-9
-    )
+    assert np.allclose(simulate(SimulatedServer(service_s=service_s), arrivals_s), pulled - arrivals_s, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_without_delay_only_neighbours_of_one_shape_are_pulled(
         variable_shapes=True,
     )
     pulled = shaped_queue(arrivals_s, shapes=shapes, service_s=times_s, instances=instances)
-    assert np.allclose(simulate(server, arrivals_s).latency_s, pulled - arrivals_s, atol=1e-9)
+    assert np.allclose(simulate(server, arrivals_s), pulled - arrivals_s, atol=1e-9)
 
 
 def test_a_higher_rate_breaks_the_limit_more_often() -> None:
@@ -98,7 +98,7 @@ def test_a_higher_rate_breaks_the_limit_more_often() -> None:
     unit = unit_arrivals(6)
     server = SimulatedServer(service_s=np.repeat(column[:, None], 3, axis=1), max_queue_delay_s=0.002)
     rate = rate_at_limit(server, (LatencyLimit(limit_ms=30.0),), unit)
-    shares = [(simulate(server, unit / (rate * step)).latency_s > 0.03).mean() for step in (0.9, 0.97, 1.03, 1.1)]
+    shares = [(simulate(server, unit / (rate * step)) > 0.03).mean() for step in (0.9, 0.97, 1.03, 1.1)]
     assert shares == sorted(shares)
     assert shares[1] < 0.01 < shares[2]
 

@@ -258,3 +258,33 @@ def test_a_server_cannot_paint_its_own_verdict(
     assert_harmless(out + err)
     for file in tmp_path.iterdir():
         assert_harmless(file.read_text(encoding="utf-8"))
+
+
+KEY = "".join(f"{number:04}k" for number in range(13))
+
+
+@pytest.mark.parametrize(
+    ("status", "page"),
+    [
+        (401, "{words}"),
+        (500, "{words}"),
+        (200, "{words}"),
+        (200, 'data: {{"error": "{words}"}}\n\n'),
+        (200, 'data: {{"choices": [{{"finish_reason": "{words}"}}]}}\n\n'),
+        (200, 'data: {{"choices": [{{"finish_reason": "{key}"}}]}}\n\n'),
+    ],
+)
+def test_no_part_of_a_key_that_a_stream_echoes_is_shown_or_kept(
+    status: int, page: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    body = page.format(words=f"Bearer {KEY} " * 100, key=KEY).encode()  # wherever it is cut, it is in a key
+    with answering(lambda *_: (status, body)) as port:
+        options = (
+            f"http://127.0.0.1:{port}/v1 --model m --api openai-chat --prompt-tokens 3 --output-tokens 2 "
+            f"--rate 20 --duration 1s --warmup 0s --output {tmp_path}/r.json --html {tmp_path}/r.html"
+        )
+        code = loadtest_cli.run_command([*options.split(), "--header", f"Authorization: Bearer {KEY}"])
+    shown = "".join([*capfd.readouterr(), *(file.read_text(encoding="utf-8") for file in tmp_path.iterdir())])
+    assert code != 0
+    assert re.findall("[0-9]{3}k", shown) == []
+    assert "***" in shown or "other" in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,70 +27,11 @@ class Captured:
     handle: int = 0
 
 
-class Cuda(Protocol):
-    """The GPU calls that the runtime needs. Memory lives until `close`."""
-
-    compute_capability: str  # "8.6"
-
-    def allocate(self, size_bytes: int) -> int:
-        """Return the address of this much device memory, all zero."""
-        ...
-
-    def allocate_pinned(self, size_bytes: int) -> Array:
-        """Return page-locked host memory as uint8, all zero."""
-        ...
-
-    def register(self, address: int, size_bytes: int) -> bool:
-        """Page-lock host memory that others allocated; False if the driver refuses."""
-        ...
-
-    def stream(self) -> int:
-        """Return a new stream."""
-        ...
-
-    def copy_in(self, device: int, host: int, size_bytes: int, stream: int) -> None:
-        """Copy from host to device, in the stream's order."""
-        ...
-
-    def copy_out(self, host: int, device: int, size_bytes: int, stream: int) -> None:
-        """Copy from device to host, in the stream's order."""
-        ...
-
-    def wait(self, stream: int) -> None:
-        """Return when the stream has finished all its work. Raises CudaError for any failure on the way."""
-        ...
-
-    def event(self) -> int:
-        """Return a new event."""
-        ...
-
-    def record(self, event: int, stream: int) -> None:
-        """Let the event happen when the stream has finished all its work so far."""
-        ...
-
-    def wait_for(self, event: int, stream: int) -> None:
-        """Make the stream's further work wait for the event as it was last recorded; return at once."""
-        ...
-
-    def capture(self, stream: int) -> Any:
-        """Record the work that a `with` block gives to the stream in its Captured, instead of executing it."""
-        ...
-
-    def launch(self, graph: int, stream: int) -> None:
-        """Execute a recorded graph, in the stream's order."""
-        ...
-
-    def free_graph(self, graph: int) -> None:
-        """Free a recorded graph."""
-        ...
-
-    def close(self) -> None:
-        """Give all memory back. May be repeated."""
-        ...
-
-
 class DriverCuda:
-    """The GPU with this number, through NVIDIA's `cuda-bindings`; its primary context, which libraries share."""
+    """The GPU with this number, through NVIDIA's `cuda-bindings`; its primary context, which libraries share.
+
+    Memory lives until `close`. `compute_capability` is such as "8.6".
+    """
 
     def __init__(self, device: int = 0, *, wait: str = "block") -> None:
         if wait not in WAITS:
@@ -121,14 +62,14 @@ class DriverCuda:
         self._events: list[int] = []
 
     def allocate(self, size_bytes: int) -> int:
-        """Return zeroed memory: padding rows of a batch are then valid indices before the first request."""
+        """Return the address of device memory, all zero: padding rows are valid indices from the start."""
         address = int(self._call("cuMemAlloc", max(size_bytes, 1)))
         self._device_memory.append(address)
         self._call("cuMemsetD8", address, 0, max(size_bytes, 1))
         return address
 
     def allocate_pinned(self, size_bytes: int) -> Array:
-        """Return zeroed page-locked memory."""
+        """Return page-locked host memory as uint8, all zero."""
         address = int(self._call("cuMemHostAlloc", max(size_bytes, 1), 0))
         self._pinned_memory.append(address)
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * max(size_bytes, 1)).from_address(address))
@@ -136,48 +77,48 @@ class DriverCuda:
         return memory
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Page-lock memory; False if the driver refuses: the limit is reached, or the memory cannot be locked."""
+        """Page-lock host memory that others allocated; False if the driver refuses, as beyond its limit."""
         if int(self._driver.cuMemHostRegister(address, size_bytes, 0)[0]) != 0:
             return False
         self._registered.append(address)
         return True
 
     def stream(self) -> int:
-        """Return a stream that does not wait for the default one."""
+        """Return a new stream, which does not wait for the default one."""
         flags = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         handle = int(self._call("cuStreamCreate", flags))
         self._streams.append(handle)
         return handle
 
     def copy_in(self, device: int, host: int, size_bytes: int, stream: int) -> None:
-        """Copy directly if `host` is page-locked; else the driver copies it to page-locked memory first."""
+        """Copy from host to device, in the stream's order; by way of page-locked memory if `host` is not."""
         self._call("cuMemcpyHtoDAsync", device, host, size_bytes, stream)
 
     def copy_out(self, host: int, device: int, size_bytes: int, stream: int) -> None:
-        """Copy from device to host."""
+        """Copy from device to host, in the stream's order."""
         self._call("cuMemcpyDtoHAsync", host, device, size_bytes, stream)
 
     def wait(self, stream: int) -> None:
-        """Wait in the way that the constructor's `wait` names."""
+        """Return when the stream has finished all its work. Raises CudaError for any failure on the way."""
         self._call("cuStreamSynchronize", stream)
 
     def event(self) -> int:
-        """Return an event without a time, which is the cheapest."""
+        """Return a new event without a time, which is the cheapest."""
         handle = int(self._call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._events.append(handle)
         return handle
 
     def record(self, event: int, stream: int) -> None:
-        """Record the event."""
+        """Let the event happen when the stream has finished all its work so far."""
         self._call("cuEventRecord", event, stream)
 
     def wait_for(self, event: int, stream: int) -> None:
-        """Make the stream wait on the GPU."""
+        """Make the stream's further work wait for the event as it was last recorded; return at once."""
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     @contextmanager
     def capture(self, stream: int) -> Iterator[Captured]:
-        """Record a graph. The capture restricts only the calls of this thread."""
+        """Record the work that the block gives to the stream, instead of executing it, for this thread alone."""
         captured = Captured()
         self._call("cuStreamBeginCapture", stream, self._capture_mode)
         try:
@@ -192,7 +133,7 @@ class DriverCuda:
             self._driver.cuGraphDestroy(graph)
 
     def launch(self, graph: int, stream: int) -> None:
-        """Execute a graph with one call, for any number of copies and kernels."""
+        """Execute a recorded graph with one call, in the stream's order."""
         self._call("cuGraphLaunch", graph, stream)
 
     def free_graph(self, graph: int) -> None:
@@ -200,7 +141,7 @@ class DriverCuda:
         self._call("cuGraphExecDestroy", graph)
 
     def close(self) -> None:
-        """Free memory and streams; the context stays for its other users."""
+        """Free memory and streams; the context stays for its other users. May be repeated."""
         for free, addresses in (
             (self._driver.cuMemHostUnregister, self._registered),
             (self._driver.cuMemFreeHost, self._pinned_memory),

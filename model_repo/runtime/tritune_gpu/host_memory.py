@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .driver import Cuda
+    from .driver import DriverCuda
 
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - a prefix to recognize, not a file to make
 
@@ -34,7 +34,7 @@ class DirectMemory:
     Triton grows its shared memory by mapping it once more, and keeps the old mappings: locked memory stays valid.
     """
 
-    def __init__(self, cuda: Cuda, *, mappings: Callable[[], str] = own_mappings) -> None:
+    def __init__(self, cuda: DriverCuda, *, mappings: Callable[[], str] = own_mappings) -> None:
         self._cuda = cuda
         self._mappings = mappings
         self._locked: list[tuple[int, int]] = []

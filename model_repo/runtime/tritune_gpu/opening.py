@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from .driver import DriverCuda
 from .runner import Runner, Turns
-from .slots import PATIENCE_S, SlotMemory, SlotRunner, Tensors
+from .slots import PATIENCE_S, SlotMemory, Tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from .driver import Cuda
     from .engine import GpuEngine
 
 RUNTIME_CACHE_FILE = "kernels.cache"
@@ -28,7 +27,7 @@ class Slot:
 
     tensors: Tensors
     memory: SlotMemory
-    runner: SlotRunner
+    runner: Runner
     sizes: Mapping[str, int]
     close: Callable[[], None]
 
@@ -146,7 +145,9 @@ def _input_path(parameters: dict[str, str]) -> Any:
     return path
 
 
-def _engine(version_dir: Path, parameters: dict[str, str], cuda: Cuda, stream: int, device: int) -> GpuEngine:
+def _engine(
+    version_dir: Path, parameters: dict[str, str], cuda: DriverCuda, stream: int, device: int
+) -> GpuEngine:
     backend, file = parameters["engine_backend"], version_dir / parameters["model_file"]
     if backend == "onnxruntime":
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # heeded at the import

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from .driver import Cuda
+    from .driver import DriverCuda
     from .engine import Bound, GpuEngine, Port, Shapes
 
 Array = np.ndarray[Any, Any]
@@ -39,7 +39,7 @@ MAX_BOUND = 64
 class Buffer:
     """The same tensor of every batch: device memory and page-locked host memory of equal size."""
 
-    def __init__(self, port: Port, cuda: Cuda, allocate_host: Callable[[int], Array]) -> None:
+    def __init__(self, port: Port, cuda: DriverCuda, allocate_host: Callable[[int], Array]) -> None:
         self.port = port
         self._cuda = cuda
         self._allocate_host = allocate_host
@@ -109,7 +109,7 @@ class Runner:
     def __init__(
         self,
         engine: GpuEngine,
-        cuda: Cuda,
+        cuda: DriverCuda,
         stream: int,
         *,
         max_batch_size: int,

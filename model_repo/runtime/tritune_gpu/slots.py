@@ -14,12 +14,14 @@ import socket
 import struct
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from .runner import Runner
 
 Array = np.ndarray[Any, Any]
 
@@ -38,18 +40,6 @@ MAX_KNOWN = 256
 """Messages that are kept ready, with their answers."""
 
 Shapes = dict[str, tuple[int, ...]]
-
-
-class SlotRunner(Protocol):
-    """Executes what lies in its input memory, which `SlotMemory` gave it."""
-
-    def inputs_at(self, shapes: Shapes) -> Mapping[str, tuple[int, int]]:
-        """Make room for these whole shapes; return the address and size in bytes of each input's memory."""
-        ...
-
-    def run_in_place(self, rows: int, shapes: Shapes) -> Mapping[str, tuple[int, tuple[int, ...]]]:
-        """Execute inputs of these whole shapes; return the address and whole shape of each output."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +148,7 @@ def serve_slot(
     connection: socket.socket,
     tensors: Tensors,
     memory: SlotMemory,
-    runner: SlotRunner,
+    runner: Runner,
     sizes: Mapping[str, int],
 ) -> None:
     """Answer the server's messages about one slot until it closes the connection.

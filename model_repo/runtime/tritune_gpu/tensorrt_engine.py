@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from .driver import Cuda
+    from .driver import DriverCuda
 
 MODULES = {"tensorrt": ("tensorrt",), "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 """Backend -> the modules that may hold its API; the second is inside the first, which some installs lack."""
@@ -65,7 +65,7 @@ class TensorRtEngine:
     def __init__(
         self,
         plan: Path,
-        cuda: Cuda,
+        cuda: DriverCuda,
         *,
         backend: str,
         kernels: Sequence[Path] = (),

@@ -95,7 +95,6 @@ def test_failures_count_at_the_time_out_or_their_own_time_and_by_kind() -> None:
     assert seen.p99_ms == 2000.0
     assert seen.max_ms == 2500.0
     assert seen.errors == {"http 503": 1, "time-out": 1}
-    assert seen.error_ratio == 0.02
     assert log.done_ns[98] == log.scheduled_ns[98] + 0.1 * MS  # the log itself keeps what happened
 
 
@@ -151,7 +150,6 @@ def test_nothing_sent_is_nan_and_a_problem() -> None:
     seen = measured(log_of([]))
     assert seen.n == 0
     assert math.isnan(seen.p99_ms)
-    assert math.isnan(seen.error_ratio)
     assert seen.achieved_rate_per_s == 0
     assert len(seen.problems) == 1
 

@@ -92,10 +92,3 @@ def test_figures_have_failed_requests_last_and_count_tokens_and_chunks() -> None
     assert (seen.tokens_in, seen.tokens_out, seen.chunks) == (27, 15, 19)
     assert (seen.cached_tokens, seen.without_usage) == (3, 1)
     assert len(seen.in_front) == 1
-
-
-def test_a_finish_reason_of_the_server_controls_no_terminal() -> None:
-    log = log_of({"first": 50, "last": 250, "done": 260})
-    assert log.streams is not None
-    log.streams["finish"] = b"\x1b[2J"
-    assert stream_figures(log.scheduled_ns, log.failed, log.streams).finish_reasons == {r"\x1b[2J": 1}

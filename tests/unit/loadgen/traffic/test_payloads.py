@@ -275,7 +275,7 @@ def test_a_size_that_the_user_asks_for_is_a_matter_of_memory_alone() -> None:
     ("metadata", "config", "named"),
     [
         (None, None, "the metadata is not a JSON object: None"),
-        ({"name": "m" * 2000}, None, "a name is 'mmm"),
+        ({"name": "m" * 2000}, None, "a name is a str of 2,002 characters"),
         ({"name": "\ud800"}, None, "not UTF-8"),
         ({"name": "m", "inputs": {}}, None, "inputs is not a list"),
         ({"name": "m", "inputs": [{}] * 20_000}, None, "inputs is not a list of at most 10,000"),

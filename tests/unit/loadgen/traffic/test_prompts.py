@@ -1,6 +1,7 @@
 """Requests for streams of tokens: complete HTTP, and no two prompts begin alike."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,33 @@ def test_prompts_of_a_file_come_in_turn_each_with_a_mark(tmp_path: Path) -> None
     assert texts(requests_of(1, file=lines, prompt_tokens=None))[0].endswith(" a\nb")
 
 
-@pytest.mark.parametrize(("name", "text"), [("p.txt", " \n"), ("p.jsonl", "{}"), ("p.jsonl", '{"prompt": 3}')])
+def test_only_the_ends_of_lines_end_prompts_and_a_byte_order_mark_is_not_sent(tmp_path: Path) -> None:
+    file = tmp_path / "p.txt"
+    odd = "one\u2028two\x0cthree\x85four\x0bfive\x1csix"
+    file.write_bytes(f"\ufeff{odd}\r\nlast\n".encode())
+    found = texts(requests_of(2, file=file, prompt_tokens=None))
+    assert [text.partition(" ")[2] for text in found] == [odd, "last"]
+    lines = tmp_path / "p.jsonl"
+    lines.write_bytes(f'\ufeff{{"prompt": "{odd[:7]}"}}\r\n'.encode())
+    assert texts(requests_of(1, file=lines, prompt_tokens=None))[0].endswith(odd[:7])
+
+
+def test_a_file_that_is_none_or_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 1 << 40)
+    for name in ("fifo", "large", ".", "none"):
+        with pytest.raises(PayloadError) as caught:
+            requests_of(1, file=tmp_path / name, prompt_tokens=None)
+        assert str(caught.value).count("\n") == 1
+
+
+DEEP = '{"prompt": ' + "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("p.txt", " \n"), ("p.jsonl", "{}"), ("p.jsonl", '{"prompt": 3}'), ("p.jsonl", DEEP)]
+)
 def test_a_file_without_prompts_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(PayloadError):

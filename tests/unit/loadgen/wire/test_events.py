@@ -1,6 +1,7 @@
 """The reply of a model from its events: which are tokens, which end it well, and which do not."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -69,11 +70,70 @@ def test_a_short_reply_is_good_if_it_may_be_short_but_not_an_empty_one() -> None
     assert reply_of(WORD, END, usage(10)).fault(asked)[0] == TOO_LONG
 
 
-@pytest.mark.parametrize("reason", ["error", "abort", "cancelled", "timeout"])
-def test_a_request_that_the_server_gave_up_is_not_good_however_short_it_may_be(reason: str) -> None:
+def ended(reason: object) -> dict[str, Any]:
+    return {"choices": [{"delta": {}, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        *((known, known) for known in ("error", "abort", "cancelled", "timeout", "content_filter")),
+        *((unknown, "other") for unknown in ("ERROR", "Stop", "stop ", "\x1b[2J", "\ud800", 7, ["stop"])),
+    ],
+)
+def test_a_request_that_the_server_gave_up_is_not_good_however_short_it_may_be(reason: object, kind: str) -> None:
     asked = Streamed(api="openai-chat", output_tokens=9, prompt_tokens=1, allow_short=True)
-    given_up = {"choices": [{"delta": {}, "finish_reason": reason}]}
-    assert reply_of(WORD, given_up, usage(1)).fault(asked)[0] == STREAM_ERROR
+    reply = reply_of(WORD, END, ended(reason), ended("stop"), usage(1))  # the first bad reason stays
+    assert reply.fault(asked)[0] == STREAM_ERROR
+    assert reply.finish_kind == kind
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "function_call", "eos_token", "end_turn"])
+def test_the_reasons_of_requests_that_were_carried_out(reason: str) -> None:
+    reply = reply_of(WORD, WORD, ended(reason), usage(2))
+    assert (reply.fault(ASKED)[0], reply.finish_kind) == (OK, reason)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"error": {}},
+        {"error": ""},
+        {"error": False},
+        {"object": "error", "message": "out of memory"},
+        {"choices": [{"error": {"code": 502}, "delta": {"content": "word"}, "finish_reason": "stop"}]},
+        {"choices": [{"error": {}}]},
+    ],
+)
+def test_an_error_is_one_wherever_it_is_and_though_it_says_nothing(failure: dict[str, Any]) -> None:
+    assert reply_of(WORD, WORD, failure, END, usage(2)).fault(ASKED)[0] == STREAM_ERROR
+
+
+def test_no_error_is_none() -> None:
+    well = {"error": None, "choices": [{"delta": {"content": "word"}, "error": None}]}
+    assert reply_of(well, well, END, usage(2)).fault(ASKED)[0] == OK
+
+
+@pytest.mark.parametrize(
+    ("delta", "tokens"),
+    [
+        ({"content": ""}, 0),
+        ({"content": []}, 0),
+        ({"content": [{"type": "text", "text": ""}]}, 0),
+        ({"content": {}}, 0),
+        ({"content": True}, 0),
+        ({"content": 7}, 0),
+        ({"tool_calls": [{}]}, 0),
+        ({"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"arguments": ""}}]}, 0),
+        ({"content": " "}, 1),
+        ({"content": [{"type": "text", "text": "word"}]}, 1),
+        ({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}, 1),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, 1),
+        ({"function_call": {"arguments": "{"}}, 1),
+    ],
+)
+def test_what_holds_no_text_is_no_token(delta: dict[str, Any], tokens: int) -> None:
+    assert reply_of({"choices": [{"delta": delta, "finish_reason": None}]}).chunks == tokens
 
 
 def test_an_event_named_error_is_one_whatever_it_holds() -> None:
@@ -113,8 +173,17 @@ def test_an_event_without_end_is_not_kept_for_ever() -> None:
         feed(bytes(1000))
 
 
+def test_a_long_line_in_pieces_of_a_byte_takes_as_long_as_its_bytes() -> None:
+    parser, began_s = EventParser(), time.process_time()
+    for _ in range(2):
+        line = b"data: " + b"x" * 250_000
+        assert [event for byte in line for event in parser.feed(bytes([byte]))] == []
+        assert [len(event.data) for event in parser.feed(b"\n\n")] == [250_000]
+    assert time.process_time() - began_s < 15  # half a second; minutes if each piece were joined to those before
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
-    data = b"\xef\xbb\xbfdata: 1\n\n"
+    data = b"\xef\xbb\xbfdata: 1\n\n\xef\xbb\xbfdata: 2\n\n"
     parser = EventParser()
     assert [event for at in range(len(data)) for event in parser.feed(data[at : at + 1])] == [Event("", "1")]
 

@@ -50,12 +50,6 @@ def test_the_status_of_a_call_is_that_of_http_and_then_that_of_grpc(
     assert (outcome_name(number), said) == (outcome, text)
 
 
-def test_of_a_long_message_as_much_is_shown_as_people_read() -> None:
-    _, text = status_of([STATUS, (b"grpc-status", b"2"), (b"grpc-message", b"%41" * 100_000)])
-    assert text.startswith("A" * 400)
-    assert len(text) <= 501
-
-
 @pytest.mark.parametrize(
     ("url", "scheme", "authority"),
     [

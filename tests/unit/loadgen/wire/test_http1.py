@@ -53,12 +53,12 @@ class Bench:
             self.wire.send(row)
             connect(self.wire, self.addresses)
             stream = self.wire.in_flight[row].stream
-            stream.coming = [data]  # type: ignore[attr-defined]
-            while stream.coming:  # type: ignore[attr-defined]
-                self.wire.handle(stream.fd, READ)  # type: ignore[attr-defined]
+            stream.coming = [data]  # type: ignore[union-attr]
+            while stream.coming:  # type: ignore[union-attr]
+                self.wire.handle(stream.fd, READ)  # type: ignore[union-attr]
             if len(self.outcomes) == row:  # its end is that of the connection
-                stream.coming = [b""]  # type: ignore[attr-defined]
-                self.wire.handle(stream.fd, READ)  # type: ignore[attr-defined]
+                stream.coming = [b""]  # type: ignore[union-attr]
+                self.wire.handle(stream.fd, READ)  # type: ignore[union-attr]
         return self.outcomes
 
 

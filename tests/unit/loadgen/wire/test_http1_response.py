@@ -6,7 +6,7 @@ import pytest
 from memory_wire import Memory
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.wire.http1_response import Answer, AnswerReader, error_text, excerpt
+from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.sockets import ReadBuffer
 from loadgen.wire.stream_wire import ReplyReader
 
@@ -145,7 +145,7 @@ def test_a_document_may_be_as_long_as_it_is_wanted_and_no_longer(form: str) -> N
         (b'["error"]', 'http 500, ["error"]'),
         (b" plain\n", "http 500, plain"),
         (b"\xff", "http 500, \ufffd"),
-        (b"[" * 100_000, "http 500, " + "[" * 500),
+        (b"[" * 100_000, "http 500, " + "[" * 100_000),
     ],
 )
 def test_an_error_is_told_in_the_servers_words(body: bytes, text: str) -> None:
@@ -155,9 +155,3 @@ def test_an_error_is_told_in_the_servers_words(body: bytes, text: str) -> None:
 def test_of_a_stream_the_event_that_is_none_is_told() -> None:
     with pytest.raises(MalformedAnswer, match=r"an event that is no part of a completion: \[1\]"):
         read(CHUNKED + b"b\r\ndata: [1]\n\n\r\n", reader=ReplyReader(ReadBuffer()))
-
-
-def test_of_long_words_the_beginning_is_told() -> None:
-    for told in (error_text(500, b'{"error": "%b"}' % (b"x" * 1000)), "http 500, " + excerpt(b"x" * 1000)):
-        assert told.startswith("http 500, " + "x" * 450)
-        assert len(told) <= 520

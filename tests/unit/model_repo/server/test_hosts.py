@@ -1,7 +1,9 @@
 """Tests of server starts, with shell scripts in place of Triton: none of them ever becomes ready."""
 
+import json
 import os
 import socket
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,8 +132,8 @@ def test_what_the_server_needs_while_it_runs_goes_where_it_is_told(options: Serv
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def remote(port: int) -> Endpoint:
-    return Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None)
+def remote(port: int, credentials: tuple[tuple[str, str], ...] = ()) -> Endpoint:
+    return Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None, credentials=credentials)
 
 
 def test_a_remote_server_must_answer(tmp_path: Path) -> None:
@@ -158,6 +160,14 @@ def test_a_remote_server_that_refuses_the_credentials_is_not_waited_for(tmp_path
         hosts.RemoteHost(remote(port), tmp_path, wait_s=1e6)
     assert refused.value.status == 401
     assert str(refused.value).count("\n") == 1
+
+
+def test_credentials_that_it_echoes_are_not_shown_in_base64_either(tmp_path: Path) -> None:
+    echo = json.dumps({"error": f"s3cret and {b64encode(b's3cret').decode()} are not known"}).encode()
+    credentials = (("Authorization", "Bearer s3cret"),)
+    with answering(lambda *_: (401, echo)) as port, pytest.raises(CredentialsRefused) as refused:
+        hosts.RemoteHost(remote(port, credentials), tmp_path)
+    assert "[removed] and [removed]" in str(refused.value)
 
 
 def test_a_remote_server_that_never_releases_a_model_holds_nothing_up(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ class Counted:
         self.edge, self.elasticity, self.allowed = edge, elasticity, allowed
         self.rates: list[float] = []
 
-    def __call__(self, rate_per_s: float, *, at_most: int) -> int:
+    def __call__(self, rate_per_s: float, at_most: int) -> int:
         self.rates.append(rate_per_s)
         exponent = self.elasticity * math.log(rate_per_s / self.edge)
         return min(round(self.allowed * math.exp(min(exponent, 50.0))), at_most + 1)
@@ -56,7 +56,7 @@ def test_steps_are_told_to_within_the_width() -> None:
     """A server that breaks all at once: no line through the counts means anything."""
     allowed = 285
 
-    def late(rate_per_s: float, *, at_most: int) -> int:
+    def late(rate_per_s: float, at_most: int) -> int:
         return 0 if rate_per_s <= 640.0 else COUNTED_UP_TO * allowed + 1
 
     edge = find_edge(late, allowed=allowed, most_per_s=1000.0, guess_per_s=900.0, elasticity=30.0, width=0.025)

@@ -9,9 +9,8 @@ from simulated_bench import log_of
 from loadgen.measurement.server_stats import BatchTimings
 from loadgen.spec.limits import LatencyLimit
 from search.simulator.capacity import keeps, rate_at_limit
-from search.simulator.ensemble import SimulatedEnsemble, SimulatedStep
 from search.simulator.ensemble_surrogate import member_curves
-from search.simulator.server import SimulatedServer
+from search.simulator.server import SimulatedEnsemble, SimulatedServer, SimulatedStep
 from search.simulator.service_times import ClosedLoop, NotMeasured, ServiceCurve
 from search.workload import Workload
 

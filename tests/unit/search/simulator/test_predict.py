@@ -40,7 +40,7 @@ def by_bisection(one: SimulatedServer, limit: LatencyLimit, unit: NDArray[Any]) 
     low = high / 1000
     while math.log(high / low) > 0.0005:
         rate = math.sqrt(low * high)
-        late = np.sum(simulate(one, unit / rate).latency_s[first:] > limit.limit_s)
+        late = np.sum(simulate(one, unit / rate)[first:] > limit.limit_s)
         low, high = (rate, high) if late <= (1 - limit.quantile) * (len(unit) - first) else (low, rate)
     return low
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from batchers import mean_batch_size
 from numpy.typing import NDArray
 
 from search.simulator.server import SimulatedServer, count_late, padded, simulate
@@ -22,7 +23,7 @@ def service(max_batch: int, instances: int = 1, *, fixed_s: float = 0.010, each_
 
 def done_ms(server: SimulatedServer, *arrivals_ms: float) -> list[float]:
     arrivals_s = np.array(arrivals_ms) / 1e3
-    return [round(1e3 * float(t), 6) for t in arrivals_s + simulate(server, arrivals_s).latency_s]
+    return [round(1e3 * float(t), 6) for t in arrivals_s + simulate(server, arrivals_s)]
 
 
 def test_without_delay_an_idle_instance_takes_what_is_there() -> None:
@@ -230,8 +231,8 @@ def test_what_has_waited_for_the_delay_goes_though_more_would_be_preferred() -> 
 
 def test_the_mean_batch_is_that_of_all_executions() -> None:
     server = SimulatedServer(service_s=service(4))
-    assert simulate(server, np.array([0, 0.001, 0.002, 0.003])).mean_batch_size == 2.0
-    assert np.isnan(simulate(server, np.empty(0)).mean_batch_size)
+    assert mean_batch_size(server, np.array([0, 0.001, 0.002, 0.003])) == 2.0
+    assert len(simulate(server, np.empty(0))) == 0
 
 
 def test_a_slowed_server_executes_so_many_times_as_long_and_is_the_same_otherwise() -> None:

@@ -43,7 +43,6 @@ def curve(busy: int = 1, **changes: Any) -> ServiceCurve:
         "sizes": (1.0, 4.0),
         "seconds": (0.002 * busy, 0.005 * busy),
         "handover_s": 0.0,
-        "fit_error": 0.0,
         "overhead_s": 0.0005,
         "noise": (1.0,),
     }
@@ -59,7 +58,6 @@ def test_the_measured_curve_is_that_of_the_server(instances: int) -> None:
     sizes = np.array([1.0, 2, 5, 16, 40, 64])
     truth = [default_service_s(serving, int(size)) for size in sizes]
     assert found.at(sizes) == pytest.approx(truth, rel=0.02)
-    assert found.fit_error < 0.02
     assert found.overhead_s == pytest.approx(0, abs=1e-4)
     assert bench.spent.load_s < 10
 
@@ -92,7 +90,6 @@ def test_times_never_fall_with_the_batch_size() -> None:
     found = curve_from_loops([loop(row(1, 20, 2.4)), falling], instances=2)
     assert list(found.seconds) == sorted(found.seconds)
     assert found.seconds[0] == pytest.approx(0.0037)
-    assert 0.02 < found.fit_error < 0.1
 
 
 def test_a_batch_that_left_too_few_users_for_the_other_instances_was_alone() -> None:

@@ -46,7 +46,6 @@ def profile(surrogate: Surrogate, *, threads: int, busy: int, each_s: float) -> 
         sizes=(1.0, 64.0),
         seconds=(0.002 + each_s, 0.002 + 64 * each_s),
         handover_s=0.0,
-        fit_error=0.0,
         overhead_s=0.0,
         noise=(1.0,),
     )
@@ -185,7 +184,6 @@ def profile_on_gpu(surrogate: Surrogate, *, busy: int, fixed_s: float, each_s: f
         sizes=(1.0, 64.0),
         seconds=(fixed_s + each_s, fixed_s + 64 * each_s),
         handover_s=0.0,
-        fit_error=0.0,
         overhead_s=0.0,
         noise=(1.0,),
     )

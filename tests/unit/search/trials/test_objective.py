@@ -48,7 +48,7 @@ def true_p99_ms(config: ServingConfig) -> float:
         max_queue_delay_s=config.max_queue_delay_us / 1e6,
     )
     arrivals_s = np.cumsum(np.random.default_rng(99).exponential(1 / RATE, 40_000))
-    return float(1e3 * np.quantile(simulate(server, arrivals_s).latency_s[2000:], 0.99))
+    return float(1e3 * np.quantile(simulate(server, arrivals_s)[2000:], 0.99))
 
 
 def test_the_soonest_answers_are_found_and_certified_at_the_rate_itself(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def server(*, instances: int = 2, max_batch: int = 8, delay_s: float = 0.0) -> S
 
 def run_of(real: SimulatedServer, rate_per_s: float, seconds: float, *, seed: int = 3) -> RequestLog:
     arrivals_s = unit_arrivals(seed, requests=round(rate_per_s * seconds)) / rate_per_s
-    return log_of(arrivals_s, arrivals_s + simulate(real, arrivals_s).latency_s)
+    return log_of(arrivals_s, arrivals_s + simulate(real, arrivals_s))
 
 
 @pytest.mark.parametrize("slowdown", [0.8, 1.0, 1.1, 1.5])
