@@ -35,8 +35,7 @@ from loadgen.records.formats import format_ms, format_percent
 from loadgen.records.record import Answer
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
-from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
-from loadgen.spec.plan import Arrivals, LoadPlan, Payload
+from loadgen.spec.plan import Arrivals, LoadPlan, Payload, arrivals_from_file, arrivals_from_text
 from loadgen.spec.target import Target
 from model_repo.server.options import ServerOptions
 from model_repo.server.static_server import serve_repository

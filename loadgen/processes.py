@@ -106,24 +106,12 @@ _remove_leftovers_once = cache(remove_leftovers)
 
 
 def _remove_if_dead(folder: Path) -> None:
-    no_links = os.O_NOFOLLOW | os.O_CLOEXEC
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | no_links)
-    try:
-        marker = os.open(MARKER, os.O_RDWR | os.O_NONBLOCK | no_links, dir_fd=directory)
-        try:
-            if _is_dead(directory, marker):
-                shutil.rmtree(".", dir_fd=directory, ignore_errors=True)  # the folder may have another name by now
-                folder.rmdir()
-        finally:
-            os.close(marker)
-    finally:
-        os.close(directory)
-
-
-def _is_dead(directory: int, marker: int) -> bool:
-    """True if both are this user's and the marker is ours and free. Raises BlockingIOError if it is held."""
-    file = os.fstat(marker)
-    if {os.fstat(directory).st_uid, file.st_uid} != {os.geteuid()} or not stat.S_ISREG(file.st_mode):
-        return False
-    fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return os.read(marker, len(MAGIC)) == MAGIC
+    """Remove the folder if it is this user's and its marker is ours. Raises BlockingIOError if that is held."""
+    marker = folder / MARKER
+    file = marker.lstat()
+    if {folder.lstat().st_uid, file.st_uid} != {os.geteuid()} or not stat.S_ISREG(file.st_mode):
+        return
+    with marker.open("rb+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if held.read(len(MAGIC)) == MAGIC:
+            shutil.rmtree(folder, ignore_errors=True)

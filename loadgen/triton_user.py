@@ -28,8 +28,7 @@ from locust.user.task import LOCUST_STATE_STOPPING
 from loadgen.sending.locust_user import GapPoller, OpenLoopUser, RequestEvents
 from loadgen.sending.request_table import planned_table
 from loadgen.sending.shard import PreparedTarget, run_shard, shard_of
-from loadgen.spec.arrivals_syntax import arrivals_from_text
-from loadgen.spec.plan import Arrivals, LoadPlan, Payload
+from loadgen.spec.plan import Arrivals, LoadPlan, Payload, arrivals_from_text
 from loadgen.spec.target import Target
 from loadgen.spec.units import duration_ms
 from loadgen.wire.poller import precise_timers

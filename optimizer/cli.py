@@ -20,10 +20,10 @@ from loadgen.options.declare import made_of
 from loadgen.options.sources import TRUTHS, Origins, prefix_of
 from loadgen.spec.limits import LatencyLimit
 from optimizer.call_options import OF_A_WORKER, OPTIONS, CallOptions, WorkerCall
+from optimizer.child import TELEMETRY
 from optimizer.command.finished_runs import commands
 from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
-from optimizer.machine.child_limits import TELEMETRY
 
 app = typer.Typer(
     add_completion=False,

@@ -37,7 +37,7 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
 from search.trials.bench import BenchFailed, ObservedBench, RunBench, observed
-from search.trials.budget import Budget
+from search.trials.context import Budget
 from search.trials.objective import COST, Objective
 from search.trials.trial import Trial
 from search.workload import Workload

@@ -113,7 +113,7 @@ def _only_run() -> Iterator[None]:
 
     Raises BadInput if another run goes on in this process.
     """
-    from optimizer.machine.child_limits import TELEMETRY
+    from optimizer.child import TELEMETRY
     from optimizer.machine.hardware import VISIBLE
 
     if not _ONE_RUN.acquire(blocking=False):

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from lib.bounds import lower_bound
 from loadgen.measurement.request_log import RequestLog, none_if_not_finite
 from loadgen.records.record import Answer
-from optimizer.accuracy.metrics import lower_bound
 from search.records.slo import Slo
 
 WARMUP_S = 2.0

@@ -10,10 +10,9 @@ from loadgen.distributed.secret import cluster_secret
 from loadgen.errors import BadInput
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.spec.addresses import is_on_this_machine
-from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
 from loadgen.spec.limits import Limits
 from loadgen.spec.load_test import LoadTest, Note, Outputs
-from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload, arrivals_from_file, arrivals_from_text
 from loadgen.spec.target import Target, WorkerRights, headers_from_options
 from loadgen.wire.sockets import tls_context
 

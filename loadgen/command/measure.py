@@ -26,9 +26,9 @@ from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.sending.request_table import check_memory
 from loadgen.sending.shard import wait_ready
+from loadgen.spec.limits import StreamLimit
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan
-from loadgen.spec.stream_limits import StreamLimit
 from loadgen.spec.target import Target, stranger_text
 from loadgen.statistics.checks import FailFast, P99Bounds, judge, p99_bounds
 

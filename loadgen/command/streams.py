@@ -9,10 +9,9 @@ from loadgen.errors import BadInput
 from loadgen.options.declare import option_fields
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.formats import duration_option, format_rate, format_seconds
-from loadgen.spec.limits import Limits
+from loadgen.spec.limits import Limits, StreamLimit, all_of, settled_limits
 from loadgen.spec.load_test import STATIONARY, Note
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Streamed
-from loadgen.spec.stream_limits import StreamLimit, all_of, settled_limits
 from loadgen.statistics.checks import shortest_run_s
 
 _ONLY_STREAMS = ("prompts", "prompt_tokens", "output_tokens", "allow_short", "stream_limits", "attainment")

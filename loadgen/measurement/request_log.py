@@ -14,8 +14,7 @@ from loadgen.measurement.addresses import AddressUse
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.measurement.streams import StreamFigures, time_of
-from loadgen.spec.limits import LatencyLimit
-from loadgen.spec.stream_limits import StreamLimit
+from loadgen.spec.limits import LatencyLimit, StreamLimit
 from loadgen.status import UNFINISHED, outcome_name
 
 ROW_BYTES = 3 * 8 + 1

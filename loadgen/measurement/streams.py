@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loadgen.finite import Count, FiniteModel
-from loadgen.spec.stream_limits import StreamLimit
+from loadgen.spec.limits import StreamLimit
 
 STREAM_DTYPE = np.dtype(
     [

@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from loadgen.errors import BadInput
 from loadgen.printable import printable
-from loadgen.spec.limits import QUANTILES, LatencyLimit
-from loadgen.spec.stream_limits import MEASURES, StreamLimit
+from loadgen.spec.limits import MEASURES, QUANTILES, LatencyLimit, StreamLimit
 from loadgen.spec.units import noted_duration_ms
 
 Kind = TypeVar("Kind")

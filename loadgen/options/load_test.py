@@ -8,9 +8,8 @@ from pathlib import Path
 
 from loadgen.options.completion import Shell
 from loadgen.options.declare import latency_limits, option, stream_limits
-from loadgen.spec.limits import LatencyLimit
+from loadgen.spec.limits import LatencyLimit, StreamLimit
 from loadgen.spec.plan import SharedMemory, StreamApi, TensorFormat
-from loadgen.spec.stream_limits import StreamLimit
 from loadgen.spec.units import shapes_from_texts, share_from_text
 
 LOAD, LIMITS, INPUTS, STREAMS, CONNECTION, OUTPUT, MACHINES = (

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from loadgen.measurement.request_log import RequestLog, percentiles_ns
 from loadgen.measurement.streams import time_of
 from loadgen.records.record import CurveRecord, TimelineRecord, TokenTimesRecord
-from loadgen.spec.stream_limits import Measure, StreamLimit
+from loadgen.spec.limits import Measure, StreamLimit
 
 _NS_PER_MS = 1e6
 _MAX_BINS = 150

@@ -13,8 +13,8 @@ from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.measurement.streams import StreamFigures
 from loadgen.spec.limits import Kind
+from loadgen.spec.limits import Measure as StreamMeasure
 from loadgen.spec.plan import SharedMemory, StreamApi, TensorFormat
-from loadgen.spec.stream_limits import Measure as StreamMeasure
 
 SCHEMA_VERSION: Literal[2] = 2
 

@@ -7,8 +7,7 @@ from urllib.parse import unquote
 
 from loadgen.spec.target import Target
 from loadgen.status import MALFORMED, outcome_of_grpc, outcome_of_http
-from loadgen.wire.hpack import Field
-from loadgen.wire.http2_frames import RequestHead, request_head
+from loadgen.wire.http2_frames import Field, RequestHead, request_head
 
 _MAX_STATUS_DIGITS = 5
 INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.wire.hpack import HeaderDecoder
 from loadgen.wire.http2_frames import (
     ACK,
     CONTINUATION,
@@ -25,6 +24,7 @@ from loadgen.wire.http2_frames import (
     SETTINGS,
     WINDOW_UPDATE,
     WITH_PRIORITY,
+    HeaderDecoder,
     RequestHead,
     frame,
     number_in,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-from loadgen.wire.hpack import Field
 from loadgen.wire.http2_frames import (
     ACK,
     DATA,
@@ -20,6 +19,7 @@ from loadgen.wire.http2_frames import (
     RST_STREAM,
     SETTINGS,
     TABLE_SIZE,
+    Field,
     RequestHead,
     frame,
     frame_head,

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from model_repo.errors import CredentialsRefused, RequestRefused, ServerDied, ServerTimeout
-from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET
+from model_repo.server.options import GRPC_SOCKET, HTTP_SOCKET
 from model_repo.spec import Endpoint
 
 _TIMEOUT_S = 10.0

@@ -15,10 +15,16 @@ from pathlib import Path
 from model_repo.errors import ServerDied, ServerError, ServerStartFailed
 from model_repo.repository.own_model import NOT_PLAIN
 from model_repo.repository.write import writing
-from model_repo.server.access import SHARED_MEMORY, control_folder, make_control_folder
 from model_repo.server.control import is_live, lets_in, model_state, server_name
 from model_repo.server.launchers import Launcher
-from model_repo.server.options import ServerOptions, choose_endpoint, ports_in_use
+from model_repo.server.options import (
+    SHARED_MEMORY,
+    ServerOptions,
+    choose_endpoint,
+    control_folder,
+    make_control_folder,
+    ports_in_use,
+)
 from model_repo.server.process import ServerProcess
 from model_repo.server.supervisor import remove_shared_memory
 from model_repo.spec import Endpoint

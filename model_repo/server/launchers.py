@@ -13,8 +13,7 @@ from pathlib import Path
 
 from model_repo.errors import LauncherMissing, install_command
 from model_repo.repository.write import RUNTIME, place
-from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET, access_arguments
-from model_repo.server.options import ServerOptions
+from model_repo.server.options import GRPC_SOCKET, HTTP_SOCKET, ServerOptions, access_arguments
 from model_repo.server.process import Launch
 from model_repo.server.python_home import write_python_home
 from model_repo.spec import Endpoint, ServerKind
@@ -31,7 +30,7 @@ def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, to
     """Return the launch of tritonserver from the nvidia-pytriton wheel, with the stub for our Python version."""
     command = (*_embedded(folder), *_arguments(options, endpoint, folder / "repository", token))
     environment = _environment(folder, gpu=options.gpu)
-    return Launch(command=command, environment=environment, folder=folder, private_files=True)
+    return Launch(command=command, environment=environment, folder=folder)
 
 
 def container_launch(arguments: Sequence[str], folder: Path) -> Launch:
@@ -46,7 +45,7 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token
     program = _program("local")
     command = (str(Path(program).absolute()), *_arguments(options, endpoint, folder / "repository", token))
     environment = _environment(folder, gpu=options.gpu)
-    return Launch(command=command, environment=environment, folder=folder, private_files=True)
+    return Launch(command=command, environment=environment, folder=folder)
 
 
 def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:

@@ -49,15 +49,13 @@ class Launch:
 
     `folder` is the server's current directory, from which Triton's Python backend imports before anything else.
     `shm_prefix` begins the names of the shared memory that the server makes under /dev/shm ("": none).
-    `private_files` keeps the files that it makes from other users, by its umask. `cleanup_command` runs after the
-    end, also after a crash (empty: none).
+    `cleanup_command` runs after the end, also after a crash (empty: none).
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
     shm_prefix: str = ""
-    private_files: bool = False
     cleanup_command: tuple[str, ...] = ()
 
 
@@ -74,7 +72,6 @@ class ServerProcess:
             "command": launch.command,
             "grace_s": grace_s,
             "shm_prefix": launch.shm_prefix,
-            "private_files": launch.private_files,
             "cleanup_command": launch.cleanup_command,
         }
         with log_file.open("ab") as log:

@@ -2,8 +2,7 @@
 
 Run as a script, `python -I -S supervisor.py SPEC`, in a session of its own; imports only the standard library.
 SPEC is a JSON object: `command`, `grace_s` (SIGTERM to SIGKILL), `shm_prefix` (files under /dev/shm to remove),
-`private_files` (whether the files that the server makes are for this user alone), `cleanup_command` (run at
-the end, may be empty).
+`cleanup_command` (run at the end, may be empty).
 
 Prints the server's pid on standard output; all that the server prints goes to standard error. Then it waits until
 the server ends, until a byte or the end of standard input asks it to stop, or until the process that started it is
@@ -49,7 +48,7 @@ def main(spec: dict[str, Any]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _exit_on_signal)
     try:
-        server = _start(spec["command"], keep_files_private=spec["private_files"])
+        server = _start(spec["command"])
     except OSError as error:
         print(f"error: {error.strerror}: {spec['command'][0]}", flush=True)  # noqa: T201 - read by our parent
         _clean_up(spec)
@@ -63,7 +62,7 @@ def main(spec: dict[str, Any]) -> int:
     return server.returncode
 
 
-def _start(command: list[str], *, keep_files_private: bool) -> subprocess.Popen[bytes]:
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
     """Start the server in a process group of its own. It dies with the supervisor, even if that is killed."""
 
     def prepare() -> None:
@@ -74,7 +73,6 @@ def _start(command: list[str], *, keep_files_private: bool) -> subprocess.Popen[
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         process_group=0,
-        umask=0o077 if keep_files_private else -1,
         preexec_fn=prepare,  # noqa: PLW1509 - safe here: the supervisor has one thread
     )
 

@@ -17,7 +17,7 @@ from optimizer.model.onnx_model import Model
 from optimizer.model.ort_child import Tensors, run_model, run_model_within
 from optimizer.model.samples import Samples, feeds_for
 from optimizer.precision.names import Precision
-from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
+from search.records.recommendation import AccuracyRecord, OutputAccuracyRecord
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -233,6 +233,5 @@ def _to_record(name: str, batch_size: int, seen: Closeness, *, passed: bool) -> 
         cosine=seen.cosine,
         max_relative_error=seen.max_relative_error,
         top1_agreement=seen.top1_agreement,
-        top1_lower_bound=seen.top1_lower_bound,
         non_finite=seen.non_finite,
     )

@@ -14,16 +14,15 @@ from optimizer.accuracy.classifying import classifying_outputs
 from optimizer.accuracy.kept import Judgments, Once, digest_of, judgments_of, value_of, variant_from_entry
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import NO_CACHE, ResultCache
-from optimizer.child import call_limited, threads
+from optimizer.child import call_limited, graph_limits, machine_limits, threads
 from optimizer.errors import RunFailed, UnsupportedModel
-from optimizer.machine.child_limits import graph_limits, machine_limits
 from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model
 from optimizer.model.samples import Samples, given_samples, samples_from_data, synthetic_samples
 from optimizer.precision.half_plan import observed_peaks
 from optimizer.precision.names import CalibrationMethod, Device, IoPrecision, Precision
 from optimizer.precision.variants import Variant, VariantOptions, variant_from_model
-from search.records.accuracy import AccuracyRecord
+from search.records.recommendation import AccuracyRecord
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
 

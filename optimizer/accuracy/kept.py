@@ -16,7 +16,7 @@ from optimizer.model.onnx_model import Model, ModelRecord
 from optimizer.model.samples import Samples
 from optimizer.precision.names import Precision
 from optimizer.precision.variants import Variant
-from search.records.accuracy import AccuracyRecord
+from search.records.recommendation import AccuracyRecord
 
 KIND = "judgment"
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 TIE = 1e-3
 """Classes whose scores differ by at most 1e-3 of the largest score tie: either choice agrees."""
 
-CONFIDENCE = 0.95
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closeness:
@@ -26,7 +24,7 @@ class Closeness:
 
     `non_finite` counts NaN and infinite elements, and missing ones. Outputs that are not floats have no distances:
     these are None. Their `top1_agreement` is the share of elements that are equal; for floats it is None if they
-    are not scores of classes. `top1_lower_bound` is its lower confidence bound.
+    are not scores of classes.
     """
 
     sqnr_db: float | None
@@ -34,7 +32,6 @@ class Closeness:
     max_relative_error: float | None
     non_finite: int
     top1_agreement: float | None = None
-    top1_lower_bound: float | None = None
 
 
 def closeness(reference: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]], *, classes: bool) -> Closeness:
@@ -67,7 +64,6 @@ def closeness(reference: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]],
         max_relative_error=max((_relative_error(r, y, rms) for r, y in finite), default=0.0),
         non_finite=bad,
         top1_agreement=agreeing / rows if rows else None,
-        top1_lower_bound=lower_bound(agreeing, rows, confidence=CONFIDENCE) if rows else None,
     )
 
 
@@ -80,7 +76,6 @@ def _equality(reference: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]])
         max_relative_error=None,
         non_finite=elements - sum(r.size for r, _ in whole),
         top1_agreement=equal / elements if elements else None,
-        top1_lower_bound=lower_bound(equal, elements, confidence=CONFIDENCE) if elements else None,
     )
 
 
@@ -113,29 +108,3 @@ def _top1(pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> t
         agreeing += int((near & np.isfinite(others).all(axis=1)).sum())
         rows += len(scores)
     return rows, agreeing
-
-
-def lower_bound(successes: int, trials: int, *, confidence: float) -> float:
-    """Return the one-sided lower Clopper-Pearson bound of a probability, to 1e-9."""
-    if successes == 0:
-        return 0.0
-    low, high = 0.0, successes / trials
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        if _tail(successes, trials, middle) < 1 - confidence:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _tail(least: int, trials: int, p: float) -> float:
-    """Return P(X >= least) for a binomial X."""
-    if p <= 0:
-        return 0.0
-    log_terms = (
-        math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
-        + k * math.log(p) + (trials - k) * math.log1p(-p)
-        for k in range(least, trials + 1)
-    )  # fmt: skip
-    return math.fsum(math.exp(term) for term in log_terms)

@@ -11,8 +11,7 @@ from pydantic import BaseModel
 
 from loadgen.errors import BadInput
 from loadgen.files import checksum, sha256_of
-from optimizer.batching.carried import carried
-from optimizer.batching.dynamic_batch import Action, Batching, dynamic_batch, served_model
+from optimizer.batching.dynamic_batch import Action, Batching, carried, dynamic_batch, served_model
 from optimizer.batching.proof import GIVEN_SAMPLES
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
 from optimizer.model.files import Graph, external_files, load_proto

@@ -26,7 +26,7 @@ from optimizer.errors import RunFailed
 from optimizer.machine.hardware import Hardware
 from optimizer.model.onnx_model import Model
 from optimizer.precision.names import Device, Precision
-from search.records.accuracy import AccuracyRecord
+from search.records.recommendation import AccuracyRecord
 from search.simulator.surrogate import RACE_SHARE, engine_alone_per_s
 from search.trials import events
 from search.trials.events import OnEvent, timed_step

@@ -15,9 +15,8 @@ from pathlib import Path
 from loadgen.options.declare import is_file
 from loadgen.processes import scratch_folder
 from optimizer.cached import NO_CACHE, ResultCache
-from optimizer.child import ChildCrashed, ChildRaised, ChildTimedOut, call_in_child, threads
+from optimizer.child import ChildCrashed, ChildRaised, ChildTimedOut, call_in_child, machine_limits, threads
 from optimizer.errors import RunFailed
-from optimizer.machine.child_limits import machine_limits
 from optimizer.model.checks import plain, shortened
 from optimizer.model.export_child import Exported, ExportFailed, exported
 from optimizer.model.export_key import KIND, key_of_program

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.processes import scratch_folder
-from optimizer.child import ChildCrashed, ChildTimedOut, call_in_child
+from optimizer.child import ChildCrashed, ChildLimits, ChildTimedOut, call_in_child, machine_limits
 from optimizer.errors import RunFailed
-from optimizer.machine.child_limits import ChildLimits, machine_limits
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.child import machine_limits
 from optimizer.errors import RunFailed, UnsupportedModel
-from optimizer.machine.child_limits import machine_limits
 from optimizer.model.checks import plain, shortened
 from optimizer.model.ort_child import Tensors, run_in_child
 from optimizer.model.samples import Samples

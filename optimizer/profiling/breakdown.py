@@ -30,7 +30,7 @@ from optimizer.model.samples import given_samples, synthetic_samples
 from optimizer.profiling.layers import LayerTime, bound_of, shares
 from optimizer.profiling.profile_child import profiled
 from optimizer.profiling.text import time_summary
-from search.records.engine_profile import Bound, CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
+from search.records.recommendation import Bound, CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
 from search.space import engine_label
 from search.trials import events
 from search.trials.events import OnEvent

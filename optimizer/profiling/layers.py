@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from optimizer.engines.layers import BYTES_OF, Layer
-from search.records.engine_profile import Bound
+from optimizer.engines.builder import BYTES_OF, Layer
+from search.records.recommendation import Bound
 
 BYTES_OF_TYPE = {
     "float": 4, "float16": 2, "bfloat16": 2, "double": 8, "bool": 1, "int8": 1, "uint8": 1, "int16": 2,

@@ -115,7 +115,7 @@ def _session(request: Any, trace: str | None, *, packed: bool = True) -> Any:
 def _profiled_by_tensorrt(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
     from model_repo.runtime.tritune_gpu.driver import DriverCuda
     from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine, import_tensorrt
-    from optimizer.engines.layers import layers_from_description
+    from optimizer.engines.builder import layers_from_description
     from optimizer.engines.timing_child import allocated, load_engine
 
     cuda = DriverCuda(0)

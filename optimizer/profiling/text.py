@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from loadgen.records.formats import format_rate
 from search.answer.analysis import similar_rates
 from search.labels import baseline_words
-from search.records.engine_profile import Bound, EngineProfileRecord
+from search.records.recommendation import Bound, EngineProfileRecord
 from search.records.trial import STAGES, ConfigRecord, MeasurementRecord, TrialRecord
 
 MIN_SHOWN_SHARE = 0.03

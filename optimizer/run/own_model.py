@@ -36,8 +36,7 @@ from optimizer.run.own_copies import (
     own_text,
     usable,
 )
-from optimizer.run.own_onnx import STOOD_IN, stand_in_notes, usable_on_embedded
-from optimizer.run.variants import check_vary, variants
+from optimizer.run.variants import STOOD_IN, check_vary, stand_in_notes, usable_on_embedded, variants
 from optimizer.space_options import numbers_text
 from search.choices import LARGEST_BATCH
 from search.records.recommendation import ModelRecord

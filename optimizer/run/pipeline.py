@@ -40,7 +40,7 @@ from search.simulator.server import compile_simulator, is_compiled
 from search.study.storage import import_libraries
 from search.trials import events
 from search.trials.bench import RunBench, Spent
-from search.trials.budget import Budget
+from search.trials.context import Budget
 from search.trials.events import OnEvent
 from search.workload import Workload
 

@@ -24,12 +24,11 @@ from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.batching.dynamic_batch import Batching
 from optimizer.batching.kept import Settled, settled
 from optimizer.cached import default_cache_dir, result_cache
-from optimizer.child import call_limited, threads
+from optimizer.child import call_limited, graph_limits, threads
 from optimizer.config import OptimizeConfig
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.candidates import device_of, engine_race
 from optimizer.engines.standalone import EngineRunner
-from optimizer.machine.child_limits import graph_limits
 from optimizer.machine.hardware import Gpu, Hardware, hardware, machine_of
 from optimizer.model.export import export_model
 from optimizer.model.files import size_of, status_of
@@ -42,8 +41,7 @@ from optimizer.run.own_model import AskServer, own_engines
 from optimizer.run.spaces import own_space, space_of
 from search.choices import LARGEST_BATCH
 from search.cost.cost import PriceRecord, price_for
-from search.records.accuracy import AccuracyRecord
-from search.records.recommendation import ModelRecord
+from search.records.recommendation import AccuracyRecord, ModelRecord
 from search.space import SearchSpace
 from search.trials import events
 from search.trials.events import OnEvent, timed_step

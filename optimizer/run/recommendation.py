@@ -29,7 +29,6 @@ from optimizer.run_file import objective_of, slo_of
 from search.answer.recommend import withdrawn_by
 from search.find_best import NothingFound, SearchResult
 from search.records.confirmations import read_confirmations
-from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import (
     AnyRecommendation,
     MachineRecord,
@@ -37,6 +36,7 @@ from search.records.recommendation import (
     RecommendationRecord,
     RuntimeRecord,
     SecondsRecord,
+    TimeUseRecord,
     WithdrawnRecord,
 )
 from search.records.run_files import RECOMMENDATION_FILE, read_trials, recommendation_if_any

@@ -1,17 +1,137 @@
-"""The variants of a user's own configuration that `--vary` asks for."""
+"""The variants of a user's own configuration that `--vary` asks for, and the ONNX models of a repository."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 from loadgen.errors import BadInput
-from model_repo.repository.config_pbtxt import parse_config_pbtxt
+from model_repo.repository.config_pbtxt import datatype_of, parse_config_pbtxt
 from model_repo.repository.own_config import GROUPS, with_value
-from model_repo.repository.own_model import own_engine, parse_own, with_members
+from model_repo.repository.own_model import (
+    backend_of,
+    completed,
+    own_engine,
+    own_versions,
+    parse_own,
+    with_members,
+)
 from model_repo.repository.pbtxt_text import bodies
-from model_repo.spec import Engine
+from model_repo.server.python_home import misread_numpy
+from model_repo.spec import ENSEMBLE, Engine
+from optimizer.child import call_limited, graph_limits
+from optimizer.model.files import size_of
+from optimizer.model.onnx_model import ModelTensor, read_model
+from optimizer.run.start_from import THREADS_KEY
+
+STOOD_IN = "ONNX Runtime in Triton's Python backend stood in for the backend onnxruntime."
+_OTHERS = "Measure with --server docker, local or remote, which have backends of their own."
+
+MAX_BATCH_SIZE, CPU_COUNT = 4, 2
+"""Triton's own maximum batch size, and its number of instances of an ONNX model in a group on the CPU."""
+
+
+def usable_on_embedded(folder: Path, text: str, *, vary: Vary, on_gpu: bool) -> str:
+    """Return the text of a model for the embedded server; of an ONNX model completed as Triton would.
+
+    Raises BadInput for a backend that the server lacks, for what its ONNX Runtime does not read of `vary`, and for
+    a file that is no usable ONNX model; OSError, and ValueError for a configuration that does not fit the file.
+    """
+    backend = backend_of(folder, text)
+    if backend == "onnxruntime":
+        for path, _ in vary:
+            if path.startswith(("optimization.", "parameters.")) and path != f"parameters.{THREADS_KEY}":
+                raise BadInput(f"--vary {path}: the embedded server's ONNX Runtime does not read it.", _OTHERS)
+        return _completed(folder, text, on_gpu=on_gpu)
+    if backend == "python" and (numpy := misread_numpy()) is not None:
+        raise BadInput(
+            f"The embedded Triton misreads the arrays of NumPy {numpy}: {folder.name} would fail.",
+            "Run `pip install 'numpy<2'`, or measure with --server docker or local.",
+        )
+    if backend in ("", "python", ENSEMBLE) or any(folder.rglob(f"libtriton_{backend}.so")):
+        return text
+    raise BadInput(
+        f"{folder.name} is for Triton's backend {backend}, and the embedded server has those for Python and ONNX.",
+        _OTHERS,
+    )
+
+
+def stand_in_notes(models: Iterable[tuple[Path, str]]) -> list[str]:
+    """Return a note for each of these models, (folder, text), that is measured on another backend than its own."""
+    notes = []
+    for folder, text in models:
+        if backend_of(folder, text) == "onnxruntime":
+            message = parse_own(text, ("optimization", "parameters"))
+            unread = ["optimization"] if message.HasField("optimization") else []
+            unread += [f"parameters.{key}" for key in sorted(message.parameters) if key != THREADS_KEY]
+            without = f", without its {', '.join(unread)}" if unread else ""
+            notes.append(
+                f"{folder.name} is measured with ONNX Runtime in Triton's Python backend{without}: the embedded "
+                "server lacks the backend onnxruntime, which may be faster or slower."
+            )
+    return notes
+
+
+def _completed(folder: Path, text: str, *, on_gpu: bool) -> str:
+    """Return the text with what Triton and its ONNX Runtime backend add to it; the batch only with the tensors."""
+    message, path = parse_own(text), _file(folder, text)
+    model = call_limited(partial(read_model, path), model=path, limits=graph_limits(size_of(path)))
+    tensors = (*model.all_inputs, *model.all_outputs)
+    batched = all(tensor.dims and isinstance(tensor.dims[0], str) for tensor in tensors)
+    rows = message.max_batch_size
+    if rows and not batched:
+        sizes = ", ".join(f"{tensor.name} {list(tensor.dims)}" for tensor in tensors)
+        raise ValueError(f"max_batch_size is {rows}, and the model has no batch that may vary: {sizes}")
+    _check_tensors("input", message.input, model.all_inputs)
+    _check_tensors("output", message.output, model.all_outputs)
+    groups = [(group.Kind.Name(group.kind), group.count) for group in message.instance_group]
+    more: dict[str, Any] = {"backend": "onnxruntime"}
+    if not (message.input and message.output):
+        rows = rows or (MAX_BATCH_SIZE if batched else 0)
+        more |= {"dynamic_batching": {}} if rows > 1 else {}
+        more |= {} if message.input else {"input": [_tensor(one, rows) for one in model.all_inputs]}
+        more |= {} if message.output else {"output": [_tensor(one, rows) for one in model.all_outputs]}
+    more["max_batch_size"] = rows
+    more["instance_group"] = [
+        {
+            "kind": kind,
+            "count": count or (1 if kind == "KIND_GPU" or (on_gpu and kind == "KIND_AUTO") else CPU_COUNT),
+        }
+        for kind, count in groups or [("KIND_GPU" if on_gpu else "KIND_CPU", 0)]
+    ]
+    return completed(text, more)
+
+
+def _tensor(tensor: ModelTensor, rows: int) -> dict[str, Any]:
+    """Return a tensor as Triton's JSON has it; `rows` 0: without a batch."""
+    spec = tensor.spec(without_batch=rows > 0)
+    datatype = "STRING" if spec.datatype == "BYTES" else spec.datatype
+    shape = {"dims": spec.shape} if spec.shape else {"dims": [1], "reshape": {"shape": []}}
+    return {"name": spec.name, "data_type": f"TYPE_{datatype}", **shape}
+
+
+def _file(folder: Path, text: str) -> Path:
+    """Return the ONNX file of the version that requests get; of a folder the `model.onnx` in it."""
+    message = parse_own(text, ("default_model_filename", "version_policy"))
+    versions = [*message.version_policy.specific.versions] or [int(name) for name in own_versions(folder)]
+    path = folder / str(max(versions)) / (message.default_model_filename or "model.onnx")
+    return path / "model.onnx" if path.is_dir() else path
+
+
+def _check_tensors(kind: str, given: Any, known: tuple[ModelTensor, ...]) -> None:
+    """Raise ValueError for an input or output that the model does not have, and for a missing input."""
+    theirs = {tensor.name: datatype_of(tensor) for tensor in given}
+    types = {tensor.name: tensor.datatype for tensor in known}
+    wrong = [f"{name} {datatype}" for name, datatype in theirs.items() if types.get(name) != datatype]
+    missing = types.keys() - theirs.keys() if given and kind == "input" else ()
+    if wrong or missing:
+        what = f"the {kind} {wrong[0]} is not the model's" if wrong else f"the input {min(missing)} is missing"
+        raise ValueError(f"{what}: it has {', '.join(f'{name} {type_}' for name, type_ in types.items())}")
+
 
 MAX_VARIANTS = 12
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from loadgen.errors import BadInput, LoadError
 from loadgen.files import copy_whole
-from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
-from loadgen.spec.plan import Arrivals, Payload
+from loadgen.spec.plan import Arrivals, Payload, arrivals_from_file, arrivals_from_text
 from loadgen.traffic.arrivals import recorded_rate_per_s
 from loadgen.traffic.samples import shapes_in_file
 from model_repo.spec import Engine

@@ -17,7 +17,7 @@ from search.labels import memory_text, trial_text
 from search.records.confirmations import ConfirmationRecord
 from search.records.slo import ObjectiveRecord, Slo
 from search.records.trial import TrialRecord
-from search.trials.budget import budget_for, usual_certificate_s
+from search.trials.context import budget_for, usual_certificate_s
 
 WELL_OVER = 2.0
 """A run is well over a limit with twice the violations that it allows: fewer may be bad luck of a short run."""

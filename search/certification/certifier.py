@@ -13,18 +13,16 @@ from loadgen.records.formats import format_rate
 from loadgen.statistics.checks import change_of
 from loadgen.statistics.confirm import LOOKS_MET, Attempt, attempt_of, is_hopeless
 from loadgen.statistics.slo_test import Verdict, combined_answer
-from search.certification.evidence import ConfirmationRun, Evidence
-from search.certification.plans import LEAST_MET_S, MIN_RUN_S, Plan
+from search.certification.plans import LEAST_MET_S, MIN_RUN_S, ConfirmationRun, Evidence, Plan
 from search.labels import memory_text
-from search.records.answers import AnswersRecord
 from search.records.certificate import CertificateRecord, SlowPhasesRecord
 from search.records.confirmations import keep_attempt
+from search.records.trial import AnswersRecord
 from search.study.belief import Belief
 from search.study.store import TrialStore
 from search.trials import events
 from search.trials.bench import BenchFailed, ObservedBench
-from search.trials.budget import CONFIRMATIONS
-from search.trials.context import TrialContext
+from search.trials.context import CONFIRMATIONS, TrialContext
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")

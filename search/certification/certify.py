@@ -15,7 +15,7 @@ from search.study.guided_search import GuidedSearch, surrogate_for
 from search.study.storage import StorageFailed
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
-from search.trials.budget import (
+from search.trials.context import (
     BAD_LUCK,
     affordable_confidence,
     colocated_s,

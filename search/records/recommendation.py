@@ -1,4 +1,7 @@
-"""`recommendation.json`: how a run ended, the recommended configuration if there is one, and how it was found."""
+"""`recommendation.json`: how a run ended, the recommended configuration if there is one, and how it was found.
+
+With the distance of each precision from fp32, and the times of engines by their layers.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,96 @@ from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol, Runtime, ServerKind
 from search.cost.cost import PriceRecord
 from search.record import Rate, Record, Sha256, Version, passing_over
-from search.records.accuracy import AccuracyRecord
-from search.records.engine_profile import TimeUseRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
+
+Bound = Literal["arithmetic", "bytes", "overhead", "unknown"]
+"""The bottleneck of a layer: arithmetic or memory traffic, at the measured ceilings of the machine, or
+overhead, if both would take less than a quarter of its time. unknown: its amount of work is not known."""
+
+
+class LayerRecord(Record):
+    """One layer of an engine: a node of the ONNX graph, or several that were fused into one."""
+
+    name: str
+    operator: str
+    mean_ms: float = Field(description="Time in one execution of the engine.")
+    share: float = Field(description="Share of the time of all layers, 0 to 1.")
+    bound: Bound
+
+
+class CeilingsRecord(Record):
+    """The highest throughputs of this machine, measured with the engine's threads; null if not measured."""
+
+    flops_per_s: float | None = Field(description="In a large matrix product; a multiply-add counts as two.")
+    bytes_per_s: float | None = Field(description="Bytes read and written by a large elementwise operator.")
+
+
+class EngineProfileRecord(Record):
+    """An engine on its own, after the run: no server, one execution at a time, random inputs."""
+
+    engine: str = Field(description="Backend and precision, as in the configuration.")
+    batch_size: int = Field(ge=1, description="The mean batch size during the run, rounded.")
+    execution_ms: float = Field(description="Time of one execution, without the profiler.")
+    other_graph_ms: float | None = Field(
+        default=None, description="The same with CUDA graphs off (on, if they are off in the configuration)."
+    )
+    layers: tuple[LayerRecord, ...] = Field(description="The slowest, ten at most.")
+    layer_count: int
+    bound_shares: dict[Bound, float] = Field(description="Shares of the time of all layers, by bottleneck.")
+    operator_shares: dict[str, float] = Field(
+        description="Shares of the time of all layers, by operator, largest first."
+    )
+    ceilings: CeilingsRecord
+    profiler: str = Field(description="The profiler of the layer times, such as `onnxruntime`.")
+
+
+class TimeUseRecord(Record):
+    """How a request's time divides, for winner and baseline. An engine that could not be profiled is null."""
+
+    summary: str = Field(description="In words: which stage takes the time, its bottleneck, and what would help.")
+    winner: EngineProfileRecord | None = None
+    baseline: EngineProfileRecord | None = None
+
+
+class OutputAccuracyRecord(Record):
+    """One output of a variant against fp32, over all inputs. Formulas: `optimizer/accuracy/metrics.py`."""
+
+    _earlier = passing_over("top1_lower_bound")
+
+    output: str
+    batch_size: int = Field(ge=1)
+    passed: bool
+    sqnr_db: float | None = Field(description="Signal to quantization noise; null if `exact`, or without signal.")
+    exact: bool = Field(description="True if every element is equal.")
+    cosine: float | None = Field(description="Cosine similarity; null if the output holds no floats.")
+    max_relative_error: float | None = Field(description="Largest |r - y| / (|r| + 0.01 rms(r)).")
+    top1_agreement: float | None = Field(
+        description="Share of inputs with the same best class, or of equal elements if there are no floats; "
+        "null if the output does not look like a classifier's."
+    )
+    non_finite: int = Field(description="Number of elements that are NaN, infinite or missing.")
+
+
+class AccuracyRecord(Record):
+    """A variant's results compared with those of the fp32 model. Passed means close, not equally accurate."""
+
+    _earlier = passing_over("first_node")
+
+    precision: str
+    runner: str = Field(description="The library that computed the variant, such as `onnxruntime-cpu`.")
+    level: Literal["strict", "standard", "off"]
+    passed: bool
+    reason: str = Field(description="The figure that missed its threshold; empty if none did.")
+    inputs: int
+    input_source: Literal["given", "synthetic"]
+    note: str = Field(description="Why there were fewer inputs than intended; empty if there were enough.")
+    outputs: tuple[OutputAccuracyRecord, ...]
+
+    @property
+    def least_sqnr_db(self) -> float | None:
+        """The SQNR of the output that is furthest from fp32; None if every output is equal, or has no signal."""
+        return min((output.sqnr_db for output in self.outputs if output.sqnr_db is not None), default=None)
 
 
 class CostRecord(Record):

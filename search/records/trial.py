@@ -1,4 +1,4 @@
-"""Records of a trial: configuration, measurements, certificate, and the reason for the trial."""
+"""Records of a trial: configuration, measurements, answers, certificate, and the reason for the trial."""
 
 from __future__ import annotations
 
@@ -11,8 +11,42 @@ from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
 from search.record import Rate, Record
-from search.records.answers import AnswersRecord
 from search.records.certificate import CertificateRecord
+
+
+class AnswersRecord(Record):
+    """How answers under load compare with those to the same requests, sent one at a time to the same server."""
+
+    compared: Count = Field(default=0, description="Answers under load that were compared.")
+    differing: Count = Field(
+        default=0,
+        description="Those that differ. Of a configuration that is recommended, they are of few requests, such as "
+        "near ties.",
+    )
+    failed: Count = Field(default=0, description="Requests under load without an answer.")
+    mean_batch_size: float | None = Field(
+        default=None, description="Mean number of rows in the batches meanwhile; null if not measured."
+    )
+    mixed: bool = Field(default=False, description="True if so many differ that batches must mix their rows.")
+    unseen: str = Field(default="", description="Why mixed rows would not have been seen; empty if they would.")
+
+    @property
+    def text(self) -> str:
+        """What was seen, in a sentence without its full stop."""
+        if self.mixed:
+            return (
+                f"{self.differing:,} of {self.compared:,} answers under load differ from the answers to the same "
+                "requests sent one at a time: the rows of a batch are mixed"
+            )
+        if self.unseen:
+            return f"It was not seen whether batches mix their rows: {self.unseen}"
+        batches = (
+            "" if self.mean_batch_size is None else f", in batches of {self.mean_batch_size:.1f} rows on average,"
+        )
+        few = f", but for {self.differing:,}" if self.differing else ""
+        same = "equal the answers to the same requests sent one at a time"
+        return f"{self.compared:,} answers under load{batches} {same}{few}"
+
 
 Cause = Literal["baseline", "start", "predicted", "adjacent", "landmark", "sampler", "fastest", "profile"]
 """baseline: Triton's default configuration. start: that of --start-from. predicted: it may beat the best by its

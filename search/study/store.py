@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import BadInput
 from loadgen.files import remove_drafts, write_atomically
-from search.records.answers import AnswersRecord
 from search.records.run_files import TRIALS_FILE, append_line, read_records
-from search.records.trial import TrialRecord, WhyRecord
+from search.records.trial import AnswersRecord, TrialRecord, WhyRecord
 from search.space import Key, Knobs, SearchSpace, at_least, key_of, knobs_of, without_delays
 from search.study.storage import Storage, experimental_allowed, open_storage
 from search.trials.events import OnEvent, ignore

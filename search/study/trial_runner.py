@@ -17,8 +17,7 @@ from search.space import Knobs, at_least, engine_label, knobs_of, takes_graphs
 from search.study.pool import TaskRecord, WorkerPool
 from search.study.store import TrialStore, forms_batches_of
 from search.trials import events
-from search.trials.budget import keep_time_to_certify
-from search.trials.context import TrialContext
+from search.trials.context import TrialContext, keep_time_to_certify
 from search.trials.objective import Objective
 from search.trials.trial import Trial
 

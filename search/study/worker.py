@@ -24,9 +24,8 @@ from search.study.pool import CLOSED, JOB, PROFILE, RECORD, TASK, WORKER_PREFIX,
 from search.study.storage import Storage, unless_away
 from search.trials import events
 from search.trials.bench import Bench
-from search.trials.budget import Budget
 from search.trials.capacity_trial import run_capacity_or_rate_trial
-from search.trials.context import TrialContext
+from search.trials.context import Budget, TrialContext
 from search.trials.objective import COST, Objective
 from search.trials.predicted_trial import run_predicted_trial
 from search.trials.trial import Trial

@@ -13,9 +13,8 @@ from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
-from search.records.answers import AnswersRecord
 from search.records.recommendation import FrontEndRecord
-from search.records.trial import MeasurementRecord
+from search.records.trial import AnswersRecord, MeasurementRecord
 from search.simulator.service_times import ClosedLoop
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import LoadError
 from loadgen.traffic.payloads import Tensors
-from search.records.answers import AnswersRecord
+from search.records.trial import AnswersRecord
 
 LOAD_S, ALONE_S = 2.0, 2.0
 """The load lasts 2 s. Before it, requests are sent alone for about 2 s at most."""

@@ -35,14 +35,13 @@ from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, Se
 from model_repo.server.process import WORDS
 from model_repo.server.triton import Server
 from model_repo.spec import Protocol, ServingConfig
-from search.records.answers import AnswersRecord
 from search.records.recommendation import FrontEndRecord
-from search.records.trial import MeasurementRecord
+from search.records.trial import AnswersRecord, MeasurementRecord
 from search.simulator.service_times import ClosedLoop, answered_per_s
 from search.trials.bench import BenchFailed, Spent
 from search.trials.colocated import ColocatedLoads
 from search.trials.compared_answers import ComparedAnswers, at_levels
-from search.trials.measured import measurement_to_record
+from search.trials.trial import measurement_to_record
 from search.workload import Workload
 
 log = logging.getLogger("tritune.bench")

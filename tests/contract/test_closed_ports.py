@@ -29,9 +29,8 @@ from loadgen.wire.grpc_call import status_of
 from loadgen.wire.questions import grpc_call
 from model_repo.repository.write import write_final_repository
 from model_repo.server import control
-from model_repo.server.access import MEMORY_KEY_HEADER
 from model_repo.server.hosts import ProcessHost
-from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
+from model_repo.server.options import DEFAULT_IMAGE, MEMORY_KEY_HEADER, ServerOptions
 from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import serve
 from model_repo.spec import Endpoint, ServingConfig

@@ -15,8 +15,7 @@ from strange_servers import inference
 
 from loadgen.status import outcome_name
 from loadgen.wire.connections import AnyWire
-from loadgen.wire.hpack import block_of
-from loadgen.wire.http2_frames import frame
+from loadgen.wire.http2_frames import block_of, frame
 from loadgen.wire.poller import READ
 
 pytestmark = pytest.mark.long

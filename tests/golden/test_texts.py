@@ -35,16 +35,16 @@ from optimizer.reports.trial_tables import reason_of
 from search.answer.analysis import frontier_of
 from search.certification.certify import Caveat
 from search.records.certificate import SlowPhasesRecord
-from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import (
     RecommendationRecord,
     SecondsRecord,
     StageRecord,
     StepRecord,
+    TimeUseRecord,
 )
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import LoadRunRecord
-from search.trials.budget import least_certificate_s
+from search.trials.context import least_certificate_s
 from search.trials.objective import Objective
 
 GOLDEN = Path(__file__).with_name("texts.json")

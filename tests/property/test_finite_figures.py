@@ -21,7 +21,7 @@ from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.formats import UNKNOWN, format_ms, format_percent, format_rate, format_seconds, format_size
 from loadgen.records.record import LoadTestRecord
-from loadgen.reports import csv_files
+from loadgen.reports import write
 from loadgen.reports.views import answer_view, html_page
 from loadgen.reports.write import junit_xml, record_json
 from loadgen.sending.plan_run import LoadRun
@@ -94,7 +94,7 @@ def test_every_run_has_a_record_that_can_be_read_back_and_shown(
     for report in (text, shown.export_text(), junit_xml(record), html_page(record)):
         found = NO_NUMBER.search(_without_scripts(report))
         assert found is None, report[max(0, found.start() - 80) : found.end() + 80]
-    for table in (csv_files.stats_csv(record, log), csv_files.history_csv(record, log)):
+    for table in (write.stats_csv(record, log), write.history_csv(record, log)):
         assert NO_NUMBER.search(table) is None, table
     if not len(log):
         assert record.outcome == "untrustworthy"

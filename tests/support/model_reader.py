@@ -14,7 +14,7 @@ from typing import Self
 from loadgen.errors import UserError
 from loadgen.printable import printable
 from optimizer.batching.kept import settled
-from optimizer.machine.child_limits import ChildLimits, begin_as_child, environment_of_child
+from optimizer.child import ChildLimits, begin_as_child, environment_of_child
 from optimizer.model.onnx_model import read_model
 
 MEMORY_BYTES = 3 << 30

@@ -19,12 +19,11 @@ from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import UNFINISHED
 from loadgen.traffic.arrivals import schedule
 from model_repo.spec import ServingConfig
-from search.records.answers import AnswersRecord
 from search.records.recommendation import FrontEndRecord
-from search.records.trial import GpuRecord, MeasurementRecord
+from search.records.trial import AnswersRecord, GpuRecord, MeasurementRecord
 from search.simulator.service_times import ClosedLoop
 from search.trials.bench import BenchFailed, Spent
-from search.trials.budget import Budget
+from search.trials.context import Budget
 from search.workload import Workload
 
 PAUSE_S = (5e-5, 2.5e-4)

@@ -24,8 +24,7 @@ from strange_servers import (
 from tritonclient.grpc import service_pb2 as pb
 
 from loadgen.wire.grpc_call import grpc_message
-from loadgen.wire.hpack import block_of
-from loadgen.wire.http2_frames import frame
+from loadgen.wire.http2_frames import block_of, frame
 
 OK = block_of([(b":status", b"200")])
 

@@ -19,8 +19,7 @@ from fake_triton import answer_body
 from tritonclient.grpc import service_pb2 as pb
 
 from loadgen.wire.grpc_call import grpc_message
-from loadgen.wire.hpack import HeaderDecoder, block_of
-from loadgen.wire.http2_frames import frame
+from loadgen.wire.http2_frames import HeaderDecoder, block_of, frame
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 METADATA = {

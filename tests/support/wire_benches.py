@@ -8,10 +8,9 @@ from memory_wire import HEAD, MODEL, Addresses, Memory, Watched, grpc_wire, http
 
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.wire.grpc import GrpcWire
-from loadgen.wire.hpack import block_of
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.http2 import Http2Connection
-from loadgen.wire.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from loadgen.wire.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, block_of, frame
 from loadgen.wire.http2_sending import Call
 from loadgen.wire.poller import READ, WRITE
 from loadgen.wire.sockets import ReadBuffer

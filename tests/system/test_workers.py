@@ -25,8 +25,8 @@ from search.study.run import run_search
 from search.study.store import TrialStore
 from search.study.trial_runner import TrialRunner
 from search.study.worker import WORKER
-from search.trials.budget import Budget
 from search.trials.capacity_trial import run_capacity_or_rate_trial
+from search.trials.context import Budget
 
 pytestmark = pytest.mark.system
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")

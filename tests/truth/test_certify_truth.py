@@ -19,7 +19,7 @@ from simulated_queues import (
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.slo_test import Verdict, certify
-from search.trials.budget import confidence_of_a_run
+from search.trials.context import confidence_of_a_run
 
 DURATION_S = {
     SLOW_EXPONENTIAL: 60,

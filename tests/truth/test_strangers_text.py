@@ -19,15 +19,13 @@ from loadgen.command.live import LiveView
 from loadgen.console import SafeConsole
 from loadgen.measurement.request_log import RequestLog
 from loadgen.records.record import ComparisonRecord, LoadTestRecord
-from loadgen.reports.csv_files import stats_csv
 from loadgen.reports.views import answer_view, html_page
-from loadgen.reports.write import junit_xml, record_json
+from loadgen.reports.write import junit_xml, record_json, stats_csv
 from optimizer import cli as optimize_cli
 from optimizer.reports import terminal
 from optimizer.run.progress import Progress
 from optimizer.run.run_directory import logging_to
-from search.records.engine_profile import TimeUseRecord
-from search.records.recommendation import MachineRecord, ModelRecord
+from search.records.recommendation import MachineRecord, ModelRecord, TimeUseRecord
 from search.trials import events
 from search.trials.bench import BenchFailed
 

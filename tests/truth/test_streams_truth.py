@@ -10,8 +10,8 @@ from virtual_load_test import carried_out, order_of
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.streams import STREAM_DTYPE
 from loadgen.records.record import LoadTestRecord
+from loadgen.spec.limits import StreamLimit
 from loadgen.spec.plan import LoadPlan
-from loadgen.spec.stream_limits import StreamLimit
 from loadgen.statistics.slo_test import certify
 
 ORDER = {

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lib.bounds import lower_bound
 from lib.claims.rows import ClaimFailed, Conditions, Row, select, value_at
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_percent, format_rate
-from optimizer.accuracy.metrics import lower_bound
 
 
 def _only(values: Sequence[Any]) -> Any:

@@ -30,7 +30,7 @@ from search.study.run import run_search
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.bench import BenchFailed, ObservedBench
-from search.trials.budget import Budget
+from search.trials.context import Budget
 from search.trials.events import ConfirmationEnded, Event
 from search.trials.triton_bench import TritonBench
 

@@ -21,7 +21,7 @@ from load_records import record
 from loadgen.measurement.request_log import ClientUse
 from loadgen.measurement.result import measurement_of
 from loadgen.records.curves import curve_of, timeline_of
-from loadgen.reports.csv_files import failures_csv, history_csv, stats_csv
+from loadgen.reports.write import failures_csv, history_csv, stats_csv
 from loadgen.sending.request_table import planned_table
 from loadgen.spec.limits import LatencyLimit, Limits
 from loadgen.spec.plan import LoadPlan

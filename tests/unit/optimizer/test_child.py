@@ -14,9 +14,16 @@ import pytest
 from full_disk import files_of_at_most
 from waiting import wait_until
 
-from optimizer.child import ChildCrashed, ChildFailed, ChildRaised, ChildTimedOut, call_in_child, threads
+from optimizer.child import (
+    ChildCrashed,
+    ChildFailed,
+    ChildLimits,
+    ChildRaised,
+    ChildTimedOut,
+    call_in_child,
+    threads,
+)
 from optimizer.errors import ModelError
-from optimizer.machine.child_limits import ChildLimits
 from optimizer.model.files import load_proto
 
 

@@ -14,9 +14,8 @@ from bad_models import nested_functions
 from waiting import wait_until
 
 from optimizer.batching.kept import settled
-from optimizer.child import ChildRaised, call_limited
+from optimizer.child import ChildLimits, ChildRaised, call_limited
 from optimizer.errors import ModelError, UnsupportedModel
-from optimizer.machine.child_limits import ChildLimits
 from optimizer.model.onnx_model import read_model
 
 pytestmark = pytest.mark.slow

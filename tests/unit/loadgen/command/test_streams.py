@@ -11,9 +11,9 @@ from loadgen.command.arguments import order_from_options
 from loadgen.errors import BadInput
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
+from loadgen.spec.limits import StreamLimit
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import LoadPlan, Streamed
-from loadgen.spec.stream_limits import StreamLimit
 
 LEAST = {
     "url": "http://127.0.0.1:9/v1", "model": "m", "api": "openai-chat", "prompt_tokens": 100, "output_tokens": 50,

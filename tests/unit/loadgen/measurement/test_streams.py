@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.streams import STREAM_DTYPE, stream_figures
-from loadgen.spec.stream_limits import StreamLimit, all_of, settled_limits
+from loadgen.spec.limits import StreamLimit, all_of, settled_limits
 from loadgen.status import CUT_OFF, OK, UNFINISHED
 
 MS = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 from load_records import measurement, record
 
 from loadgen.measurement.request_log import RequestLog
-from loadgen.reports.csv_files import failures_csv, history_csv, stats_csv
+from loadgen.reports.write import failures_csv, history_csv, stats_csv
 
 LOCUST_COLUMNS = """
 import json

@@ -12,7 +12,7 @@ from loadgen.records.record import LoadTestRecord
 from loadgen.reports.tables import streams
 from loadgen.reports.views import answer_view, html_page
 from loadgen.reports.write import junit_xml
-from loadgen.spec.stream_limits import MEASURES
+from loadgen.spec.limits import MEASURES
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import BadInput
-from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
-from loadgen.spec.plan import Arrivals
+from loadgen.spec.plan import Arrivals, arrivals_from_file, arrivals_from_text
 
 
 @pytest.mark.parametrize(

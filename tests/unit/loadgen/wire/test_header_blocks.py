@@ -5,8 +5,7 @@ from header_bytes import literal
 from wire_benches import Http2Bench
 
 from loadgen.errors import MalformedAnswer
-from loadgen.wire.hpack import Field
-from loadgen.wire.http2_frames import CONTINUATION, HEADERS, frame
+from loadgen.wire.http2_frames import CONTINUATION, HEADERS, Field, frame
 
 END_STREAM, END_HEADERS, PADDED, PRIORITY = 0x1, 0x4, 0x8, 0x20
 STATUS, DONE = (b":status", b"200"), (b"grpc-status", b"0")

@@ -6,8 +6,7 @@ import logging
 import pytest
 from header_bytes import indexed, literal
 
-from loadgen.wire.hpack import HeaderDecoder, HeaderError, block_of
-from loadgen.wire.http2_frames import request_head
+from loadgen.wire.http2_frames import HeaderDecoder, HeaderError, block_of, request_head
 
 
 def test_a_block_that_is_remembered_is_forgotten_when_the_table_changes() -> None:
@@ -63,7 +62,7 @@ def test_an_error_holds_the_beginning_of_a_block_and_no_more() -> None:
 def test_no_header_is_logged_at_any_level(caplog: pytest.LogCaptureFixture) -> None:
     """The import sees to that; what an earlier one did to the library's log is taken back here."""
     with caplog.at_level(logging.NOTSET, logger="hpack"):
-        spec = importlib.util.find_spec("loadgen.wire.hpack")
+        spec = importlib.util.find_spec("loadgen.wire.http2_frames")
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

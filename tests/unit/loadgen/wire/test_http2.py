@@ -9,7 +9,6 @@ from wire_benches import Http2Bench, settings_frame, widen
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
 from loadgen.wire.grpc_call import grpc_message
-from loadgen.wire.hpack import HeaderDecoder, block_of
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import (
     ACK,
@@ -26,6 +25,8 @@ from loadgen.wire.http2_frames import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    HeaderDecoder,
+    block_of,
     frame,
     request_head,
 )

@@ -138,12 +138,6 @@ def test_a_program_that_is_not_there_is_a_clear_error_and_leaves_nothing_in_shar
     assert not left.exists()
 
 
-def test_private_files_are_for_this_user_alone(start: Any, tmp_path: Path) -> None:
-    process = start(f"exec touch {tmp_path / 'made'}", private_files=True)
-    wait_until(lambda: process.returncode is not None)
-    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o600
-
-
 def test_the_clean_up_command_runs_at_the_end(start: Any, tmp_path: Path) -> None:
     process = start("exit 1", cleanup_command=("touch", str(tmp_path / "cleaned")))
     wait_until(lambda: process.returncode is not None)

@@ -15,7 +15,7 @@ from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import ResultCache
 from optimizer.errors import UnsupportedModel
 from optimizer.model.onnx_model import Model, read_model
-from search.records.accuracy import AccuracyRecord
+from search.records.recommendation import AccuracyRecord
 from search.trials.events import Note
 
 pytestmark = pytest.mark.long

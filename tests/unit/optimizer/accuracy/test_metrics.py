@@ -3,10 +3,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from optimizer.accuracy.metrics import Closeness, closeness, lower_bound
+from optimizer.accuracy.metrics import Closeness, closeness
 
 
 def compare(reference: list[Any], actual: list[Any], *, classes: bool = False) -> Closeness:
@@ -66,16 +64,3 @@ def test_ties_agree() -> None:
 def test_integers_are_equal_or_not() -> None:
     seen = closeness([np.array([1, 2, 3, 4], np.int64)], [np.array([1, 2, 3, 5], np.int64)], classes=False)
     assert (seen.top1_agreement, seen.sqnr_db, seen.cosine) == (0.75, None, None)
-
-
-def test_the_bound_against_tables() -> None:
-    # n of n: the bound is alpha ** (1 / n). 9 of 10: 0.6058 (Clopper & Pearson, one-sided 95 %).
-    assert lower_bound(256, 256, confidence=0.95) == pytest.approx(0.05 ** (1 / 256), abs=1e-6)
-    assert lower_bound(9, 10, confidence=0.95) == pytest.approx(0.6058, abs=1e-4)
-    assert lower_bound(0, 10, confidence=0.95) == 0
-
-
-@given(st.integers(1, 300), st.data())
-def test_the_bound_is_below_the_share(trials: int, data: Any) -> None:
-    successes = data.draw(st.integers(0, trials))
-    assert lower_bound(successes, trials, confidence=0.95) <= successes / trials

@@ -9,7 +9,7 @@ import pytest
 from batch_models import draw, node, write
 from foreign_models import forest_with_zipmap
 
-from optimizer.batching.carried import carried
+from optimizer.batching.dynamic_batch import carried
 from optimizer.batching.kept import settled
 from optimizer.errors import UnsupportedModel
 from optimizer.model.onnx_model import read_model

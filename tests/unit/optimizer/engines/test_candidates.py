@@ -25,7 +25,7 @@ from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
 from optimizer.model.weights import number_format
 from optimizer.precision.variants import VariantOptions, variant_from_model
-from search.records.accuracy import AccuracyRecord
+from search.records.recommendation import AccuracyRecord
 
 pytestmark = pytest.mark.slow
 

@@ -19,10 +19,9 @@ from model_repo.runtime.tritune_gpu.engine import EngineMismatch
 from model_repo.runtime.tritune_gpu.tensorrt_engine import check_fits
 from optimizer.cached import default_cache_dir
 from optimizer.engines import from_variant
-from optimizer.engines.builder import EngineFailed, find_tensorrt
+from optimizer.engines.builder import EngineFailed, executed_precisions, find_tensorrt, layers_from_description
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.from_variant import BuiltEngine, Target, engine_key, engine_of, profiles_of
-from optimizer.engines.layers import executed_precisions, layers_from_description
 from optimizer.model.onnx_model import read_model
 from optimizer.model.shapes import with_shapes
 

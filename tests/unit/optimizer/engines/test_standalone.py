@@ -24,7 +24,7 @@ from optimizer.model.onnx_model import Model, read_model
 from optimizer.model.samples import synthetic_samples
 from optimizer.precision.names import Precision
 from optimizer.run.prepare import judged_engine
-from search.records.accuracy import AccuracyRecord
+from search.records.recommendation import AccuracyRecord
 from search.trials.events import Note
 
 pytestmark = pytest.mark.slow

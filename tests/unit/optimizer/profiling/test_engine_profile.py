@@ -14,7 +14,7 @@ from optimizer.model.shapes import with_shapes
 from optimizer.profiling.breakdown import Execution, _nodes, profile_engine, profile_record
 from optimizer.profiling.layers import LayerTime
 from optimizer.profiling.profile_child import layer_profiler, seconds_each
-from search.records.engine_profile import CeilingsRecord
+from search.records.recommendation import CeilingsRecord
 
 
 def execution(model: Model, **changes: Any) -> Execution:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.engines.layers import Layer
+from optimizer.engines.builder import Layer
 from optimizer.profiling.layers import (
     LayerTime,
     bound_of,

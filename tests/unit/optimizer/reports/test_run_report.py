@@ -28,8 +28,7 @@ from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.report import html_page, report_of
 from optimizer.run_file import save_config
 from search.answer.analysis import frontier_of
-from search.records.engine_profile import TimeUseRecord
-from search.records.recommendation import ModelRecord
+from search.records.recommendation import ModelRecord, TimeUseRecord
 from search.records.slo import Slo
 from search.records.trial import GpuRecord, LoadRunRecord, TrialRecord
 

@@ -17,9 +17,9 @@ from optimizer.reports.terminal import answer_view, recommendation_view
 from optimizer.reports.text import lead
 from optimizer.run.progress import certified_line, trial_line
 from search.labels import rate_text
-from search.records.answers import AnswersRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
+from search.records.trial import AnswersRecord
 from search.trials import events
 
 

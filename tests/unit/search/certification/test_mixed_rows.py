@@ -14,7 +14,7 @@ from search.records.run_files import read_trials
 from search.space import knobs_of
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
-from search.trials.budget import Budget
+from search.trials.context import Budget
 
 
 def mixing_from(rows: int) -> NotedBench:

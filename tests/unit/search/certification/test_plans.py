@@ -9,8 +9,7 @@ from certifications import EXECUTION_S, PER_S, SLO, belief, bench, tried
 from unsteady_machine import Speed, UnsteadyBench
 
 from loadgen.statistics.confirm import Attempt
-from search.certification.evidence import ConfirmationRun, Evidence
-from search.certification.plans import Plan, Planner
+from search.certification.plans import ConfirmationRun, Evidence, Plan, Planner
 from search.study.belief import Belief, Outlook
 from search.trials.trial import Trial
 

@@ -24,7 +24,7 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
 from search.trials.bench import BenchFailed, ObservedBench
-from search.trials.budget import Budget
+from search.trials.context import Budget
 
 pytestmark = pytest.mark.slow
 

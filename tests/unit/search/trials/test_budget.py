@@ -1,6 +1,6 @@
 """How a run's time is divided."""
 
-from search.trials.budget import Budget
+from search.trials.context import Budget
 
 
 def after(seconds: float, *, total_s: float) -> Budget:

@@ -20,8 +20,8 @@ from loadgen.spec.target import Target
 from loadgen.statistics.capacity_fit import Probe, evaluate_probe
 from loadgen.statistics.slo_test import certify_each, certify_together, combined_answer
 from search.records.slo import Slo
-from search.trials.budget import colocated_s, least_s
 from search.trials.colocated import Beside, ColocatedLoad, ColocatedLoads
+from search.trials.context import colocated_s, least_s
 
 OTHER = LatencyLimit(limit_ms=20.0, colocated=Colocated(model="other", rate_per_s=50.0))
 LIMITS = (LatencyLimit(limit_ms=50.0), OTHER)

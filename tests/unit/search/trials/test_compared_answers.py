@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from loadgen.errors import TargetRefused
-from search.records.answers import AnswersRecord
+from search.records.trial import AnswersRecord
 from search.trials.compared_answers import MAX_REQUESTS, ComparedAnswers, at_levels
 
 ENOUGH = 40

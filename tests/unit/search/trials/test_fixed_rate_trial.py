@@ -16,8 +16,8 @@ from model_repo.spec import ServingConfig
 from search.records.slo import Slo
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
-from search.trials.budget import Budget
 from search.trials.capacity_trial import run_fixed_rate_trial
+from search.trials.context import Budget
 from search.trials.objective import Objective
 from search.trials.trial import Trial
 

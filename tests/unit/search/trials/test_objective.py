@@ -22,7 +22,7 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.budget import Budget
+from search.trials.context import Budget
 from search.trials.objective import COST, Objective, PowerUnknown
 from search.trials.trial import Trial
 

@@ -27,7 +27,7 @@ from search.simulator.surrogate import Predicted
 from search.space import knobs_of
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
-from search.trials.budget import Budget
+from search.trials.context import Budget
 from search.trials.predicted_trial import run_predicted_trial
 from search.workload import unit_arrivals
 

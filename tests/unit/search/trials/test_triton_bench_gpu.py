@@ -7,7 +7,7 @@ import pytest
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.request_log import ClientUse, Measurement
 from search.records.trial import GpuRecord
-from search.trials.measured import measurement_to_record
+from search.trials.trial import measurement_to_record
 
 CLIENT = ClientUse(cpu_share=0.1, cpu_s=0.1, bytes_sent=1, bytes_received=1, connections_opened=0)
 TIMES = (
