@@ -54,8 +54,8 @@ class RequestRefused(ServerError):
         self.status = status
 
 
-class ServerUnfit(ServerError):
-    """A server that others run is not as a run needs it: its answers, its models, or what others do to them."""
+class BadServer(ServerError):
+    """What a server answers, or what others do to its models, is not as a run needs it."""
 
 
 class CredentialsRefused(RequestRefused):
@@ -91,7 +91,7 @@ class RepositoryWriteFailed(ServerError):
     """A model repository could not be written: a full or read-only disk, or a missing engine file."""
 
 
-OF_THE_ENVIRONMENT = (RepositoryWriteFailed, ServerDied, ServerStartFailed, ServerTimeout, ServerUnfit)
+OF_THE_ENVIRONMENT = (RepositoryWriteFailed, ServerDied, ServerStartFailed, ServerTimeout, BadServer)
 """What no other input of the user would change."""
 
 

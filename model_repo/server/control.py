@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from model_repo.errors import CredentialsRefused, RequestRefused, ServerDied, ServerTimeout, ServerUnfit
+from model_repo.errors import BadServer, CredentialsRefused, RequestRefused, ServerDied, ServerError, ServerTimeout
 from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET
 from model_repo.spec import Endpoint
 
 _TIMEOUT_S = 10.0
 _MIN_SECRET = 4
 _LIVE = "/v2/health/live"
-_MAX_BYTES = 16 * 2**20
-_MOST_CHARACTERS = 300
-_NOT_WELL = (RequestRefused, ServerTimeout, ServerDied, ServerUnfit)
-_FOR_CREDENTIALS = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
+_MAX_BYTES, _MOST_CHARACTERS = 16 * 2**20, 300
+FOR_CREDENTIALS = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 
 _GRPC_OPTIONS = (
     # A model that fails to load sends its traceback in a trailer; the default limit of 8 kB makes that an error.
@@ -38,13 +36,7 @@ def is_live(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> bool:
 
 def lets_in(endpoint: Endpoint) -> bool:
     """True if a server answers there that it is live. Raises CredentialsRefused."""
-    try:
-        _request(endpoint, "GET", _LIVE, _TIMEOUT_S)
-    except CredentialsRefused:
-        raise
-    except _NOT_WELL:
-        return False
-    return True
+    return _is_ok(endpoint, _LIVE, _TIMEOUT_S, but=CredentialsRefused)
 
 
 def is_model_ready(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> bool:
@@ -78,10 +70,10 @@ def unload_model(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIM
 def model_config(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
     """Return the configuration of a loaded model as the server has completed it, with its `max_batch_size`.
 
-    Raises as `load_model` does, and ServerUnfit.
+    Raises as `load_model` does, and BadServer.
     """
     path = f"/v2/models/{quote(model_name)}/config"
-    document, message = _answer(endpoint, "GET", path, timeout_s, "ModelConfigResponse", "config")
+    document, message = _read(endpoint, "GET", path, timeout_s, "ModelConfigResponse", "config")
     if message.name != model_name:
         raise _unfit(endpoint, path, "the configuration of another model")
     return {**document, "max_batch_size": message.max_batch_size}
@@ -115,7 +107,7 @@ def server_version(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> str 
 def _described(endpoint: Endpoint, key: str, timeout_s: float) -> str | None:
     try:
         return str(json.loads(_request(endpoint, "GET", "/v2", timeout_s))[key])[:_MOST_CHARACTERS]
-    except (*_NOT_WELL, ValueError, KeyError, TypeError, RecursionError):
+    except (ServerError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -123,13 +115,11 @@ def _index(endpoint: Endpoint, timeout_s: float) -> Any:
     """Return the entries of the repository's index, as messages."""
     if (path := _grpc_socket(endpoint)) is not None:
         return _grpc_request(endpoint, path, "RepositoryIndex", {}, timeout_s).models
-    return _answer(endpoint, "POST", "/v2/repository/index", timeout_s, "RepositoryIndexResponse", "models")[1]
+    return _read(endpoint, "POST", "/v2/repository/index", timeout_s, "RepositoryIndexResponse", "models")[1]
 
 
-def _answer(
-    endpoint: Endpoint, method: str, path: str, timeout_s: float, kind: str, field: str
-) -> tuple[Any, Any]:
-    """Return the JSON of a response, and it as that field of a gRPC message. Raises ServerUnfit if it is none."""
+def _read(endpoint: Endpoint, method: str, path: str, timeout_s: float, kind: str, field: str) -> tuple[Any, Any]:
+    """Return the JSON of a response, and it as that field of a gRPC message. Raises BadServer if it is none."""
     from google.protobuf import json_format  # type: ignore[import-untyped]
     from tritonclient.grpc import service_pb2
 
@@ -143,8 +133,8 @@ def _answer(
     return document, getattr(message, field)
 
 
-def _unfit(endpoint: Endpoint, path: str, what: str) -> ServerUnfit:
-    return ServerUnfit(
+def _unfit(endpoint: Endpoint, path: str, what: str) -> BadServer:
+    return BadServer(
         f"The server at {_connection(endpoint, 0)[0]} answers {path} with {what}.\n"
         "See what answers there: it has to be Triton itself, not a proxy or its sign-in page."
     )
@@ -180,10 +170,12 @@ def _connection(endpoint: Endpoint, timeout_s: float) -> tuple[str, http.client.
     return str(path), _UnixConnection(path, timeout_s=timeout_s)
 
 
-def _is_ok(endpoint: Endpoint, path: str, timeout_s: float) -> bool:
+def _is_ok(endpoint: Endpoint, path: str, timeout_s: float, *, but: type[ServerError] | tuple[()] = ()) -> bool:
     try:
         _request(endpoint, "GET", path, timeout_s)
-    except _NOT_WELL:
+    except but:
+        raise
+    except ServerError:
         return False
     return True
 
@@ -217,7 +209,7 @@ def _request(
         raise _unfit(endpoint, path, f"more than {_MAX_BYTES >> 20} MiB")
     if answer.status != http.client.OK:
         refusal = _without(endpoint.credentials, _refusal(where, path, answer.status, content))
-        refused = CredentialsRefused if answer.status in _FOR_CREDENTIALS else RequestRefused
+        refused = CredentialsRefused if answer.status in FOR_CREDENTIALS else RequestRefused
         raise refused(refusal, status=answer.status)
     return content
 
@@ -235,7 +227,7 @@ def _refusal(where: str, path: str, status: int, body: bytes) -> str:
         words = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
         words = ""
-    if status in _FOR_CREDENTIALS:
+    if status in FOR_CREDENTIALS:
         reason = ": ".join(filter(None, (f"HTTP status {status}", " ".join(words.split()).rstrip("."))))
         return (
             f"The server at {where} refused {path} for its credentials ({reason}).\n"

@@ -14,21 +14,14 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from model_repo.errors import (
-    CredentialsRefused,
-    ModelLoadFailed,
-    RequestRefused,
-    ServerError,
-    ServerUnfit,
-    reason_of,
-)
+from model_repo.errors import BadServer, ModelLoadFailed, RequestRefused, ServerError, reason_of
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.own_config import BATCHER, GROUPS, WARMUP
 from model_repo.repository.own_model import parse_own
@@ -48,16 +41,13 @@ Config = dict[str, Any]
 """The configuration of a model, as Triton's JSON has it."""
 
 
-class ServerInUse(ServerUnfit):
+class ServerInUse(BadServer):
     """Another run is changing the models of this server, or has left its configurations there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Of each model its own configuration, and then those that the server may have from the run.
-
-    The file is there until all have their own again.
-    """
+    """Each model's own configuration, then those that the server may have from the run; a file until none has."""
 
     path: Path
     endpoint: Endpoint
@@ -80,24 +70,17 @@ class Journal:
         control.load_model(self.endpoint, name, timeout_s=timeout_s, config=config)
 
     def of_others(self, *, loaded: bool = False) -> dict[str, Config | None]:
-        """Return what the server has of the models that somebody else has configured since, or unloaded (None).
-
-        `loaded`: the run's configurations are, and the models' own would be of somebody else, too.
-        """
+        """Return what models have from others; None: nothing. `loaded`: they had the run's, not their own."""
         found = {name: _config_or_none(self.endpoint, name) for name in self.models}
         ours = {name: known[loaded:] for name, known in self.models.items()}
         return {name: now for name, now in found.items() if not any(_became(one, now) for one in ours[name])}
 
 
 class OverridingServer(Server):
-    """A running server with explicit model control, of whose models configurations are overridden.
-
-    Made by `overriding`, which restores them. `problem` says at the end what could not be restored.
-    """
+    """A running server with explicit model control, of whose models `overriding` restores the configurations."""
 
     def __init__(self, host: RemoteHost, options: ServerOptions, journal: Journal) -> None:
         super().__init__(host, options)
-        self.problem: str | None = None
         self._journal = journal
         self._mark = f"{time.strftime('%y%m%d%H%M%S', time.gmtime())}{secrets.randbelow(10**6):06}"
         self._wanted: dict[str, Config] = {}
@@ -105,12 +88,12 @@ class OverridingServer(Server):
     def load(self, config: ServingConfig, *, timeout_s: float | None = None) -> None:
         """Serve this configuration; models that have theirs already are not touched. Raises as `Server.load` does.
 
-        A model that somebody else has loaded anew raises ServerUnfit, and stays as it is.
+        A model that somebody else has loaded anew raises BadServer, and stays as it is.
         """
         names = [model.engine.model_name for model in config.models]
         self.originals(names)
         for name in self._journal.of_others(loaded=self._loaded is not None):
-            raise ServerUnfit(
+            raise BadServer(
                 f"{name} was loaded with another configuration while it was measured, by somebody else.\n"
                 "What was measured since is not sure; run again while nobody changes the server."
             )
@@ -129,24 +112,20 @@ class OverridingServer(Server):
     def originals(self, names: Sequence[str]) -> dict[str, Config]:
         """Return the server's configurations of these models, and keep them on disk until they are restored.
 
-        They are read once, and all before anything is changed. Raises ServerUnfit: also for a model that is not
+        They are read once, and all before anything is changed. Raises BadServer: also for a model that is not
         loaded, has the configuration of another run, is part of another ensemble, or may not be changed.
         """
         url, known, main = self.endpoint.http_url, self._journal.models, names[-1]
         if not known.keys() >= set(names):
             found = {name: self._served(name) for name in names}
-            for name, one in found.items():
-                if MARK in (one.get("parameters") or {}):
-                    raise ServerInUse(
-                        f"{name} on {url} has the configuration of another run, by its parameter {MARK}.\n"
-                        "Wait for that to end; if it was killed, use `optimize restore` where it ran."
-                    )
+            for name in (name for name, one in found.items() if MARK in (one.get("parameters") or {})):
+                raise ServerInUse(
+                    f"{name} on {url} has the configuration of another run, by its parameter {MARK}.\n"
+                    "Wait for that to end; if it was killed, use `optimize restore` where it ran."
+                )
             self._check_others(names)
             known.update((name, [one]) for name, one in found.items())
-            self._journal.write()
-            with _explained(
-                f"{url} does not let {main} be configured", "Start it with --model-control-mode=explicit."
-            ):
+            with _explained(f"{url} lets nobody configure {main}", "Start it with --model-control-mode=explicit."):
                 _give(self._journal, found, {main: found[main]}, timeout_s=self._options.load_timeout_s)
         return {name: known[name][0] for name in names}
 
@@ -155,11 +134,8 @@ class OverridingServer(Server):
         self._loaded, self._wanted = None, {}
 
     def forget(self) -> None:
-        """Restore what was changed. What could not be is the `problem`."""
-        try:
-            list(restore(self._journal.path, self.endpoint, timeout_s=self._options.load_timeout_s))
-        except (ServerError, OSError) as error:
-            self.problem = str(error)
+        """Restore what was changed. Raises ServerError."""
+        list(restore(self._journal.path, self.endpoint, timeout_s=self._options.load_timeout_s))
 
     def _served(self, name: str) -> Config:
         advice = "Load it there first, or use a server with a folder of its own, --server-repository DIR."
@@ -167,22 +143,19 @@ class OverridingServer(Server):
             return control.model_config(self.endpoint, name)
 
     def _check_others(self, names: Sequence[str]) -> None:
-        """Raise ServerUnfit if an ensemble outside of the run has one of these models: it would stop serving."""
-        from google.protobuf import json_format  # type: ignore[import-untyped]
-
+        """Raise BadServer if an ensemble outside of the run has one of these models: it would stop serving."""
         for other in control.served_models(self.endpoint) - set(names):
-            found = json_format.ParseDict(self._served(other), parse_own(""), ignore_unknown_fields=True)
-            steps = found.ensemble_scheduling.step
+            steps = _message(self._served(other)).ensemble_scheduling.step
             shared = next((step.model_name for step in steps if step.model_name in names), None)
             if shared is not None:
-                raise ServerUnfit(
+                raise BadServer(
                     f"{shared} is a member of {other}, too, which {self.endpoint.http_url} serves.\n"
                     "Other batch sizes would stop it: use another server, or unload it there first."
                 )
 
     def _changed(self, model: ServingConfig) -> Config:
         """Return the original configuration of a model, changed as this one says, and marked."""
-        from google.protobuf import json_format
+        from google.protobuf import json_format  # type: ignore[import-untyped]
 
         message = parse_own(render_config_pbtxt(model), CHANGED)
         mine = json_format.MessageToDict(message, preserving_proto_field_name=True)
@@ -194,37 +167,40 @@ class OverridingServer(Server):
 def _config_or_none(endpoint: Endpoint, name: str) -> Config | None:
     try:
         return control.model_config(endpoint, name)
-    except RequestRefused:
+    except RequestRefused as error:
+        if error.status not in (404, 400):  # it is not loaded; 400: in older versions of Triton
+            raise
         return None
 
 
 @contextmanager
 def _explained(what: str, fix: str) -> Iterator[None]:
-    """Put `what` before the reason of a refusal, unless credentials are, and `fix` after it."""
+    """Put `what` before the reason of a refusal, unless that is the credentials, and `fix` after it."""
     try:
         yield
-    except CredentialsRefused:
-        raise
     except RequestRefused as error:
-        raise ServerUnfit(f"{what}: {reason_of(str(error))}\n{fix}") from error
+        if error.status in control.FOR_CREDENTIALS:
+            raise
+        raise BadServer(f"{what}: {reason_of(str(error))}\n{fix}") from error
+
+
+def _message(config: Config) -> Any:
+    from google.protobuf import json_format
+
+    return json_format.ParseDict(config, parse_own(""), ignore_unknown_fields=True)
 
 
 def _became(sent: Config, now: Config | None) -> bool:
-    """True if a server made `now` of what it was sent: all of it, with its defaults added."""
-    return now is not None and _has(now, sent) and not any(now[name] for name in now.keys() - sent.keys())
+    """True if a server made `now` of what it was sent: it completes instance groups."""
+    one, other = _message(sent), _message(now or {})
+    for given, group in zip(one.instance_group, other.instance_group, strict=False):
+        for name in ("name", "kind", "count", "gpus"):
+            if not getattr(given, name):
+                group.ClearField(name)
+    return bool(one == other)
 
 
-def _has(now: Any, sent: Any) -> bool:
-    if isinstance(sent, dict):
-        return isinstance(now, dict) and all(_has(now.get(key), value) for key, value in sent.items())
-    if isinstance(sent, list):
-        return isinstance(now, list) and len(now) == len(sent) and all(map(_has, now, sent))
-    return str(now) == str(sent)  # numbers of 64 bits may be texts
-
-
-def _give(
-    journal: Journal, wanted: Mapping[str, Config], changed: Mapping[str, Config], *, timeout_s: float
-) -> None:
+def _give(journal: Journal, wanted: dict[str, Config], changed: dict[str, Config], *, timeout_s: float) -> None:
     """Load the changed ones of these configurations, in an order in which each is valid. Raises ServerError.
 
     An ensemble may never take more rows than its members: it is lowered before them, and raised after them. Triton
@@ -262,7 +238,7 @@ def restore(path: Path, endpoint: Endpoint | None = None, *, timeout_s: float = 
         left = path.with_suffix(f".{secrets.token_hex(4)}.left")
         replace(journal, path=left, models={name: models.pop(name) for name in others}).write()
         what = f"{', '.join(others)} on {endpoint.http_url} stays as somebody else has configured it since"
-        errors.append(ServerUnfit(f"{what}.\nIts own configuration from before the run is in {left}."))
+        errors.append(BadServer(f"{what}.\nIts own configuration from before the run is in {left}."))
     own = {name: known[0] for name, known in models.items()}
     changed = {name: one for name, one in own.items() if _config_or_none(endpoint, name) != one}
     theirs = {name: now for name, now in others.items() if now is not None}
@@ -280,7 +256,7 @@ def restore(path: Path, endpoint: Endpoint | None = None, *, timeout_s: float = 
         replace(journal, models={name: models[name] for name in lacking}).write()
         what = f"{', '.join(lacking)} on {endpoint.http_url} has not got its own configuration back: {problem}"
         fix = "Run `optimize restore`, with --cache-dir and --header-env as in this run, when the server answers."
-        errors.append(ServerUnfit(f"{what}\n{fix}"))
+        errors.append(BadServer(f"{what}\n{fix}"))
     else:
         path.unlink()
     yield from (f"{name} on {endpoint.http_url}" for name in own if name not in lacking)
@@ -288,11 +264,10 @@ def restore(path: Path, endpoint: Endpoint | None = None, *, timeout_s: float = 
 
 
 @contextmanager
-def overriding(options: ServerOptions) -> Iterator[OverridingServer]:
+def overriding(options: ServerOptions, on_problem: Callable[[str], object] = id) -> Iterator[OverridingServer]:
     """Override configurations on the remote server until the block ends; first restore what a killed run left.
 
-    What cannot be restored at the end is the server's `problem`: no answer is lost for it. Raises ServerInUse,
-    ServerError.
+    `on_problem` gets what cannot be restored at the end: no answer is lost for it. Raises ServerError.
     """
     assert options.remote is not None
     assert options.journals is not None
@@ -304,7 +279,10 @@ def overriding(options: ServerOptions) -> Iterator[OverridingServer]:
         try:
             yield server
         finally:
-            server.forget()
+            try:
+                server.forget()
+            except (ServerError, OSError) as error:
+                on_problem(str(error))
 
 
 def restore_all(journals: Path, only: Endpoint | None = None) -> Iterator[str]:
@@ -322,11 +300,11 @@ def restore_all(journals: Path, only: Endpoint | None = None) -> Iterator[str]:
 def _raise_all(errors: Sequence[ServerError]) -> None:
     if errors:
         whats, _, fixes = zip(*(str(error).partition("\n") for error in errors), strict=True)
-        raise ServerUnfit(f"{' '.join(whats)}\n{' '.join(dict.fromkeys(fixes))}")
+        raise BadServer(f"{' '.join(whats)}\n{' '.join(dict.fromkeys(fixes))}")
 
 
 def _read(path: Path, endpoint: Endpoint | None) -> Journal:
-    """Read a journal, for its server with the credentials of `endpoint`, if that is given. Raises ServerUnfit."""
+    """Read a journal, for its server with the credentials of `endpoint`, if that is given. Raises BadServer."""
     try:
         document = json.loads(path.read_text())
         known = Endpoint(host=document["host"], http_port=document["port"], grpc_port=None, metrics_port=None)
@@ -334,7 +312,7 @@ def _read(path: Path, endpoint: Endpoint | None) -> Journal:
             raise ValueError("its name is that of another server")
         models = {name: [dict(own), *sent] for name, (own, *sent) in document["models"].items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ServerUnfit(
+        raise BadServer(
             f"{path} says how models of a server were configured, and cannot be read: {error}.\n"
             "See that they are configured as they should be, and remove the file."
         ) from error

@@ -31,7 +31,7 @@ from loadgen.status import CLIENT_LIMIT, TIMED_OUT
 from loadgen.traffic.payloads import request_tensors, settled
 from loadgen.wire.inference import infer
 from loadgen.wire.questions import read_model_info
-from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed, ServerUnfit
+from model_repo.errors import BadServer, RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed
 from model_repo.server.process import WORDS
 from model_repo.server.triton import Server
 from model_repo.spec import Protocol, ServingConfig
@@ -327,7 +327,7 @@ class TritonBench:
         """
         try:
             yield
-        except (RepositoryWriteFailed, ServerUnfit) as error:
+        except (RepositoryWriteFailed, BadServer) as error:
             raise _environment(error) from error
         except ServerError as error:
             if isinstance(error, ServerStartFailed):

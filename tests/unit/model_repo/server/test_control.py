@@ -11,7 +11,7 @@ import pytest
 from http_stub import answering
 from strange_servers import Strange, serving
 
-from model_repo.errors import RequestRefused, ServerDied, ServerTimeout, ServerUnfit
+from model_repo.errors import BadServer, RequestRefused, ServerDied, ServerTimeout
 from model_repo.server import control
 from model_repo.spec import Endpoint
 
@@ -110,7 +110,7 @@ ODD = [
 
 @pytest.mark.parametrize("body", ODD, ids=lambda body: repr(body[:60]))
 def test_what_is_no_configuration_is_said_in_two_lines(body: bytes) -> None:
-    with server(200, body) as where, pytest.raises(ServerUnfit) as caught:
+    with server(200, body) as where, pytest.raises(BadServer) as caught:
         control.model_config(where, "m")
     assert len(str(caught.value).splitlines()) == 2
     assert len(str(caught.value)) < 600
@@ -131,14 +131,14 @@ def test_what_is_no_configuration_is_said_in_two_lines(body: bytes) -> None:
 def test_what_is_no_index_is_said_in_two_lines(body: bytes) -> None:
     ask: Callable[[Endpoint], object]
     for ask in (control.served_models, lambda where: control.model_state(where, "m")):
-        with server(200, body) as where, pytest.raises(ServerUnfit) as caught:
+        with server(200, body) as where, pytest.raises(BadServer) as caught:
             ask(where)
         assert len(str(caught.value).splitlines()) == 2
 
 
 def test_an_odd_answer_does_not_show_the_credentials_that_it_echoes() -> None:
     body = json.dumps({**GOOD, "max_batch_size": "Bearer secret-of-mine"}).encode()
-    with server(200, body) as where, pytest.raises(ServerUnfit) as caught:
+    with server(200, body) as where, pytest.raises(BadServer) as caught:
         control.model_config(replace(where, credentials=(("Authorization", "Bearer secret-of-mine"),)), "m")
     assert "secret-of-mine" not in str(caught.value)
 
@@ -162,7 +162,7 @@ def test_at_most_16_mib_of_an_answer_are_read() -> None:
 
     with serving(Strange(name="flood", greeting=flood)) as url:
         where = endpoint(int(url.rpartition(":")[2]))
-        with pytest.raises(ServerUnfit, match="16 MiB"):
+        with pytest.raises(BadServer, match="16 MiB"):
             control.model_config(where, "m")
         assert not control.is_live(where)
     assert taken < 2 * 64 * 2**20  # with what the sockets take in between
