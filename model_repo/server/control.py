@@ -17,7 +17,7 @@ from model_repo.spec import Endpoint
 _TIMEOUT_S = 10.0
 _MIN_SECRET = 4
 _LIVE = "/v2/health/live"
-_MAX_BYTES, _MOST_CHARACTERS = 16 * 2**20, 300
+_MAX_BYTES, _MOST_CHARACTERS, _MOST_INSTANCES = 16 * 2**20, 300, 10_000
 FOR_CREDENTIALS = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 
 _GRPC_OPTIONS = (
@@ -74,8 +74,11 @@ def model_config(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIM
     """
     path = f"/v2/models/{quote(model_name)}/config"
     document, message = _read(endpoint, "GET", path, timeout_s, "ModelConfigResponse", "config")
-    if message.name != model_name:
-        raise _unfit(endpoint, path, "the configuration of another model")
+    sizes = [size for one in (*message.input, *message.output) for size in one.dims]
+    counted = all(0 <= group.count <= _MOST_INSTANCES for group in message.instance_group)
+    sized = message.max_batch_size >= 0 and all(size > 0 or size == -1 for size in sizes)
+    if message.name != model_name or not (counted and sized):
+        raise _unfit(endpoint, path, f"a configuration that no model {model_name} can have")
     return {**document, "max_batch_size": message.max_batch_size}
 
 

@@ -44,7 +44,7 @@ class Remote:
         if path == "/v2/repository/index":
             entries = [{"name": name, "version": "1", "state": "READY"} for name in self.models]
             return 200, json.dumps(entries).encode()
-        if parts[0] == "models" and parts[-1] == "config" and parts[1] in self.models:
+        if parts[:1] == ["models"] and parts[-1] == "config" and parts[1] in self.models:
             return 200, json.dumps(self.models[parts[1]]).encode()
         if method == "POST" and parts[-1] == "load":
             name, config = parts[2], json.loads(json.loads(body)["parameters"]["config"])

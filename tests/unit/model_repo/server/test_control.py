@@ -90,6 +90,10 @@ CHANGES: list[dict[str, Any]] = [
     {"input": [{"name": "\ud800"}]},
     {"parameters": []},
     {"instance_group": [{"count": [1]}]},
+    {"instance_group": [{"count": 10**9}]},
+    {"instance_group": [{"count": -1}]},
+    {"max_batch_size": -5},
+    {"input": [{"name": "x", "dims": [-7]}]},
 ]
 ODD = [
     b"<html>Sign in</html>",
