@@ -191,12 +191,14 @@ def _message(config: Config) -> Any:
 
 
 def _became(sent: Config, now: Config | None) -> bool:
-    """True if a server made `now` of what it was sent: it completes instance groups."""
+    """True if a server made `now` of what it was sent: it completes instance groups and batchers."""
     one, other = _message(sent), _message(now or {})
     for given, group in zip(one.instance_group, other.instance_group, strict=False):
         for name in ("name", "kind", "count", "gpus"):
             if not getattr(given, name):
                 group.ClearField(name)
+    if other.HasField(BATCHER) and not one.dynamic_batching.preferred_batch_size:
+        other.dynamic_batching.ClearField("preferred_batch_size")
     return bool(one == other)
 
 

@@ -24,6 +24,9 @@ def own(name: str, **changes: Any) -> dict[str, Any]:
 def completed(config: dict[str, Any]) -> dict[str, Any]:
     groups = config.get("instance_group") or [{"count": 1, "kind": "KIND_CPU"}]
     named = [{**GROUP, "name": f"{config['name']}_{at}", **one} for at, one in enumerate(groups)]
+    batcher = config.get("dynamic_batching")
+    if batcher is not None and not batcher.get("preferred_batch_size"):  # as Triton does
+        config = {**config, "dynamic_batching": {**batcher, "preferred_batch_size": [config["max_batch_size"]]}}
     return {"parameters": {}, "model_warmup": [], **config, "instance_group": named}
 
 

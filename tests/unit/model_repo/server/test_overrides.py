@@ -41,7 +41,7 @@ def config(root: Path, count: int) -> ServingConfig:
         if not folder.exists():
             python_model(folder.parent, name)
         engine = own_engine(folder, PYTHON, on_gpu=False)
-        models.append(ServingConfig(engine=engine, max_batch_size=8, dynamic_batching=False, instance_count=count))
+        models.append(ServingConfig(engine=engine, max_batch_size=8, dynamic_batching=True, instance_count=count))
     first, second = models
     return replace(second, engine=with_members(second.engine, (first.engine,)), members=(first,))
 
@@ -127,7 +127,9 @@ def test_what_the_owner_set_after_a_kill_stays(
     assert restored(tmp_path) == []
 
 
-@pytest.mark.parametrize("change", [{"dynamic_batching": {"rows": 1}}, {"input": []}, None], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"dynamic_batching": {"preferred_batch_size": [2]}}, {"input": []}, None], ids=str
+)
 def test_any_difference_from_what_was_set_is_the_owners(
     remote: Remote, tmp_path: Path, change: dict[str, Any] | None
 ) -> None:
