@@ -57,7 +57,7 @@ class Remote:
             return (200, b"") if reason is None else (400, json.dumps({"error": reason}).encode())
         if path == "/v2/health/live":
             return 200, b""
-        return 400, b'{"error": "no such model"}'
+        return 404, b'{"error": "no such model"}'
 
 
 @contextmanager
