@@ -12,6 +12,8 @@ from model_repo.errors import RequestRefused
 from model_repo.server import control
 from model_repo.spec import Endpoint
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(params=["fake", "triton"])
 def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Endpoint]:
