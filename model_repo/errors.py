@@ -54,6 +54,10 @@ class RequestRefused(ServerError):
         self.status = status
 
 
+class BadServer(ServerError):
+    """What a server answers, or what others do to its models, is not as a run needs it."""
+
+
 class CredentialsRefused(RequestRefused):
     """The server, or a proxy in front of it, refused a request for its credentials: HTTP status 401 or 403."""
 
@@ -85,6 +89,10 @@ class ModelCrashed(ServerError):
 
 class RepositoryWriteFailed(ServerError):
     """A model repository could not be written: a full or read-only disk, or a missing engine file."""
+
+
+OF_THE_ENVIRONMENT = (RepositoryWriteFailed, ServerDied, ServerStartFailed, ServerTimeout, BadServer)
+"""What no other input of the user would change."""
 
 
 def reason_of(refusal: str) -> str:

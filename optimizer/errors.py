@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from loadgen.errors import BadInput, EnvironmentFailed, LoadError, UserError
-from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed, ServerTimeout
+from model_repo.errors import OF_THE_ENVIRONMENT, ServerError
 
 WHEN_STOPPED = "optimize --resume RUN_DIR goes on with a run, and optimize runs lists them."
 """The advice after Ctrl-C, if no run had begun."""
@@ -41,9 +41,6 @@ class RunFailed(Exception):
         return f"{self.stage}: {self.reason}"
 
 
-_OF_THE_ENVIRONMENT = (RepositoryWriteFailed, ServerDied, ServerStartFailed, ServerTimeout)
-
-
 @contextmanager
 def explained(*, but: type[ServerError] | tuple[()] = ()) -> Iterator[None]:
     """Turn errors of server and load into user errors of two lines, `but` for those that the caller explains."""
@@ -53,5 +50,5 @@ def explained(*, but: type[ServerError] | tuple[()] = ()) -> Iterator[None]:
         raise
     except (ServerError, LoadError) as error:
         what, _, fix = str(error).partition("\n")
-        kind = EnvironmentFailed if isinstance(error, _OF_THE_ENVIRONMENT) else UserError
+        kind = EnvironmentFailed if isinstance(error, OF_THE_ENVIRONMENT) else UserError
         raise kind(what, fix or "The run's server.log and optimize.log have the details.") from error

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from model_repo.errors import CredentialsRefused, RequestRefused, ServerDied, ServerTimeout
+from model_repo.errors import BadServer, CredentialsRefused, RequestRefused, ServerDied, ServerError, ServerTimeout
 from model_repo.server.options import GRPC_SOCKET, HTTP_SOCKET
 from model_repo.spec import Endpoint
 
 _TIMEOUT_S = 10.0
 _MIN_SECRET = 4
 _LIVE = "/v2/health/live"
-_FOR_CREDENTIALS = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
+_MAX_BYTES, _MOST_CHARACTERS, _MOST_INSTANCES = 16 * 2**20, 300, 10_000
+FOR_CREDENTIALS = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 
 _GRPC_OPTIONS = (
     # A model that fails to load sends its traceback in a trailer; the default limit of 8 kB makes that an error.
@@ -36,13 +37,7 @@ def is_live(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> bool:
 
 def lets_in(endpoint: Endpoint) -> bool:
     """True if a server answers there that it is live. Raises CredentialsRefused."""
-    try:
-        _request(endpoint, "GET", _LIVE, _TIMEOUT_S)
-    except CredentialsRefused:
-        raise
-    except (RequestRefused, ServerTimeout, ServerDied):
-        return False
-    return True
+    return _is_ok(endpoint, _LIVE, _TIMEOUT_S, but=CredentialsRefused)
 
 
 def is_model_ready(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> bool:
@@ -74,24 +69,33 @@ def unload_model(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIM
 
 
 def model_config(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-    """Return the configuration of a loaded model as the server has completed it. Raises as `load_model` does."""
-    return dict(json.loads(_request(endpoint, "GET", f"/v2/models/{quote(model_name)}/config", timeout_s)))
+    """Return the configuration of a loaded model as the server has completed it, with its `max_batch_size`.
+
+    Raises as `load_model` does, and BadServer.
+    """
+    path = f"/v2/models/{quote(model_name)}/config"
+    document, message = _read(endpoint, "GET", path, timeout_s, "ModelConfigResponse", "config")
+    sizes = [size for one in (*message.input, *message.output) for size in one.dims]
+    counted = all(0 <= group.count <= _MOST_INSTANCES for group in message.instance_group)
+    sized = message.max_batch_size >= 0 and all(size > 0 or size == -1 for size in sizes)
+    if message.name != model_name or not (counted and sized):
+        raise _unfit(endpoint, path, f"a configuration that no model {model_name} can have")
+    return {**document, "max_batch_size": message.max_batch_size}
 
 
 def model_state(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str | None:
     """Return LOADING, READY, UNLOADING or UNAVAILABLE; None if the server has never loaded the model."""
-    return _index_entry(endpoint, model_name, timeout_s).get("state") or None
+    return next((one.state for one in _index(endpoint, timeout_s) if one.name == model_name), "") or None
 
 
 def why_unavailable(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str:
     """Return the server's reason why a model is not ready; "" if it gives none."""
-    return _index_entry(endpoint, model_name, timeout_s).get("reason", "")
+    return next((str(one.reason) for one in _index(endpoint, timeout_s) if one.name == model_name), "")
 
 
 def served_models(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> set[str]:
-    """Return the names of the models that take requests now. Raises RequestRefused, ServerTimeout, ServerDied."""
-    entries = json.loads(_request(endpoint, "POST", "/v2/repository/index", timeout_s))
-    return {entry["name"] for entry in entries if entry.get("state") == "READY"}
+    """Return the names of the models that take requests now. Raises as `model_config` does."""
+    return {one.name for one in _index(endpoint, timeout_s) if one.state == "READY"}
 
 
 def server_name(endpoint: Endpoint, *, timeout_s: float) -> str | None:
@@ -106,17 +110,38 @@ def server_version(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> str 
 
 def _described(endpoint: Endpoint, key: str, timeout_s: float) -> str | None:
     try:
-        return str(json.loads(_request(endpoint, "GET", "/v2", timeout_s))[key])
-    except (RequestRefused, ServerTimeout, ServerDied, ValueError, KeyError, TypeError):
+        return str(json.loads(_request(endpoint, "GET", "/v2", timeout_s))[key])[:_MOST_CHARACTERS]
+    except (ServerError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _index_entry(endpoint: Endpoint, model_name: str, timeout_s: float) -> dict[str, str]:
+def _index(endpoint: Endpoint, timeout_s: float) -> Any:
+    """Return the entries of the repository's index, as messages."""
     if (path := _grpc_socket(endpoint)) is not None:
-        models = _grpc_request(endpoint, path, "RepositoryIndex", {}, timeout_s).models
-        return next(({"state": one.state, "reason": one.reason} for one in models if one.name == model_name), {})
-    entries = json.loads(_request(endpoint, "POST", "/v2/repository/index", timeout_s))
-    return next((entry for entry in entries if entry["name"] == model_name), {})
+        return _grpc_request(endpoint, path, "RepositoryIndex", {}, timeout_s).models
+    return _read(endpoint, "POST", "/v2/repository/index", timeout_s, "RepositoryIndexResponse", "models")[1]
+
+
+def _read(endpoint: Endpoint, method: str, path: str, timeout_s: float, kind: str, field: str) -> tuple[Any, Any]:
+    """Return the JSON of a response, and it as that field of a gRPC message. Raises BadServer if it is none."""
+    from google.protobuf import json_format  # type: ignore[import-untyped]
+    from tritonclient.grpc import service_pb2
+
+    content = _request(endpoint, method, path, timeout_s)
+    try:
+        document, message = json.loads(content), getattr(service_pb2, kind)()
+        json_format.ParseDict({field: document}, message, ignore_unknown_fields=True)
+    except (ValueError, RecursionError, json_format.Error) as error:
+        reason = " ".join(_without(endpoint.credentials, str(error)).split())[:_MOST_CHARACTERS]
+        raise _unfit(endpoint, path, f"something else than Triton does ({reason})") from error
+    return document, getattr(message, field)
+
+
+def _unfit(endpoint: Endpoint, path: str, what: str) -> BadServer:
+    return BadServer(
+        f"The server at {_connection(endpoint, 0)[0]} answers {path} with {what}.\n"
+        "See what answers there: it has to be Triton itself, not a proxy or its sign-in page."
+    )
 
 
 def _grpc_socket(endpoint: Endpoint) -> Path | None:
@@ -149,10 +174,12 @@ def _connection(endpoint: Endpoint, timeout_s: float) -> tuple[str, http.client.
     return str(path), _UnixConnection(path, timeout_s=timeout_s)
 
 
-def _is_ok(endpoint: Endpoint, path: str, timeout_s: float) -> bool:
+def _is_ok(endpoint: Endpoint, path: str, timeout_s: float, *, but: type[ServerError] | tuple[()] = ()) -> bool:
     try:
         _request(endpoint, "GET", path, timeout_s)
-    except (RequestRefused, ServerTimeout, ServerDied):
+    except but:
+        raise
+    except ServerError:
         return False
     return True
 
@@ -169,7 +196,7 @@ def _request(
         body = json.dumps(document or {}).encode() if method == "POST" else None
         connection.request(method, path, body=body, headers=dict(endpoint.credentials))
         answer = connection.getresponse()
-        content = answer.read()
+        content = answer.read(_MAX_BYTES + 1)
     except TimeoutError as error:
         raise ServerTimeout(
             f"The server at {where} did not answer {path} within {timeout_s:g} s.\n"
@@ -182,9 +209,11 @@ def _request(
         ) from error
     finally:
         connection.close()
+    if len(content) > _MAX_BYTES:
+        raise _unfit(endpoint, path, f"more than {_MAX_BYTES >> 20} MiB")
     if answer.status != http.client.OK:
         refusal = _without(endpoint.credentials, _refusal(where, path, answer.status, content))
-        refused = CredentialsRefused if answer.status in _FOR_CREDENTIALS else RequestRefused
+        refused = CredentialsRefused if answer.status in FOR_CREDENTIALS else RequestRefused
         raise refused(refusal, status=answer.status)
     return content
 
@@ -201,9 +230,9 @@ def _without(credentials: Iterable[tuple[str, str]], text: str) -> str:
 def _refusal(where: str, path: str, status: int, body: bytes) -> str:
     try:
         words = str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         words = ""
-    if status in _FOR_CREDENTIALS:
+    if status in FOR_CREDENTIALS:
         reason = ": ".join(filter(None, (f"HTTP status {status}", " ".join(words.split()).rstrip("."))))
         return (
             f"The server at {where} refused {path} for its credentials ({reason}).\n"

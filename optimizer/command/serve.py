@@ -125,10 +125,10 @@ def restore_servers(given: RestoreOptions) -> None:
     if given.header_env and given.server_url is None:
         raise BadInput("--header-env needs the server that the header is for.", "Add --server-url URL.")
     only = None if given.server_url is None else endpoint_of(given.server_url, given.header_env)
+    console, found = SafeConsole(highlight=False, soft_wrap=True), False
     with explained():
-        found = restore_all(journals_folder(given.cache_dir), only)
-    console = SafeConsole(highlight=False, soft_wrap=True)
-    for text in found:
-        console.print(f"{text} has its own configuration again.")
+        for text in restore_all(journals_folder(given.cache_dir), only):
+            console.print(f"{text} has its own configuration again.")
+            found = True
     if not found:
         console.print("No run has left a model with another configuration.")

@@ -95,8 +95,8 @@ def journals_folder(cache_dir: Path | None) -> Path:
     return (cache_dir or default_cache_dir()) / "remote"
 
 
-def _serving(options: ServerOptions) -> AbstractContextManager[Server]:
-    return serve(options) if options.journals is None else overriding(options)
+def _serving(options: ServerOptions, on_problem: Callable[[str], object] = id) -> AbstractContextManager[Server]:
+    return serve(options) if options.journals is None else overriding(options, on_problem)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def serving_bench(
     )
     with (
         scratch_folder("server", config.output) as scratch,
-        _serving(_server_options(config, scratch, gpu=bool(prepared.machine.gpus))) as server,
+        _serving(_server_options(config, scratch, gpu=bool(prepared.machine.gpus)), on_problem) as server,
         LoadGenerator(processes=processes) as generator,
         ColocatedLoads(tuple(colocated_load(one, seed=config.seed) for one in config.with_models)) as colocated,
     ):
@@ -137,8 +137,6 @@ def serving_bench(
             workload=workload,
             colocated=colocated,
         )
-    if isinstance(server, OverridingServer) and server.problem is not None:
-        on_problem(server.problem)
 
 
 def colocated_load(one: WithModel, *, seed: int) -> ColocatedLoad:

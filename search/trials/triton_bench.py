@@ -31,7 +31,7 @@ from loadgen.status import CLIENT_LIMIT, TIMED_OUT
 from loadgen.traffic.payloads import request_tensors, settled
 from loadgen.wire.inference import infer
 from loadgen.wire.questions import read_model_info
-from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed
+from model_repo.errors import BadServer, RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed
 from model_repo.server.process import WORDS
 from model_repo.server.triton import Server
 from model_repo.spec import Protocol, ServingConfig
@@ -321,12 +321,12 @@ class TritonBench:
     def _translated(self) -> Iterator[None]:
         """Turn errors of server and load into failures of the trial, with the last lines of the server's log.
 
-        Raises EnvironmentFailed if no configuration can help: the disk failed, or the server did not start twice
-        in a row.
+        Raises EnvironmentFailed if no configuration can help: the disk failed, a server that others run is not as
+        it has to be, or ours did not start twice in a row.
         """
         try:
             yield
-        except RepositoryWriteFailed as error:
+        except (RepositoryWriteFailed, BadServer) as error:
             raise _environment(error) from error
         except ServerError as error:
             if isinstance(error, ServerStartFailed):

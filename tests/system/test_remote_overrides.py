@@ -1,10 +1,9 @@
 """A server that others run, whose own models get other configurations: they have their own again in every case."""
 
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -31,22 +30,6 @@ from search.space import default_config
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 NAMES = ("first", "second", "pair")
-
-KILLED = """\
-import os, signal
-from pathlib import Path
-from model_repo.server.control import load_model
-from model_repo.server.options import ServerOptions
-from model_repo.server.overrides import overriding
-from model_repo.spec import Endpoint
-remote = Endpoint(host="127.0.0.1", http_port={port}, grpc_port=None, metrics_port=None)
-options = ServerOptions(run_dir=Path({run!r}), kind="remote", remote=remote, journals=Path({journals!r}))
-with overriding(options) as server:
-    config = server.originals(["first", "second", "pair"])["second"]
-    changed = {{**config, "instance_group": [{{"count": 3, "kind": "KIND_CPU"}}]}}
-    load_model(server.endpoint, "second", timeout_s=60.0, config=changed)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 class Theirs:
@@ -129,15 +112,34 @@ def test_an_ensemble_gets_other_configurations_and_its_own_again(start: Any, tmp
 def test_what_a_killed_run_left_is_restored(start: Any, tmp_path: Path) -> None:
     theirs = start(tmp_path)
     before = theirs.configs()
-    code = KILLED.format(port=theirs.endpoint.http_port, run=str(tmp_path), journals=str(tmp_path / "journals"))
-    restorations: list[Callable[[], object]] = [lambda: restore_all(tmp_path / "journals"), lambda: _enter(theirs)]
-    for restored in restorations:
-        ended = subprocess.run([sys.executable, "-c", code], timeout=120, check=False, env=dict(os.environ))
-        assert ended.returncode == -signal.SIGKILL
+    as_it_is = theirs.read()
+    first, second = as_it_is.members
+    other = replace(as_it_is, members=(first, replace(second, instance_count=3)))
+    restorations: list[Callable[[], object]] = [
+        lambda: list(restore_all(tmp_path / "journals")),
+        lambda: _enter(theirs),
+    ]
+    for in_the_load, restored in enumerate(restorations):
+        killed = multiprocessing.get_context("fork").Process(
+            target=_load_and_die, args=(theirs, other, in_the_load == 1)
+        )
+        killed.start()
+        killed.join(120)
+        assert killed.exitcode == -signal.SIGKILL
         assert theirs.counts() == [2, 3]
         restored()
         assert theirs.configs() == before
-    assert restore_all(tmp_path / "journals") == []
+    assert list(restore_all(tmp_path / "journals")) == []
+
+
+def _load_and_die(theirs: Theirs, config: ServingConfig, in_the_load: bool) -> None:
+    with overriding(theirs.options) as server:
+        server.load(config)
+        if in_the_load:  # then the journal has what was sent, and not what the server made of it
+            for name, sent in server._wanted.items():
+                server._journal.models[name][1:] = [sent]
+            server._journal.write()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _enter(theirs: Theirs) -> None:
@@ -145,18 +147,21 @@ def _enter(theirs: Theirs) -> None:
         pass
 
 
-def test_a_model_that_somebody_else_loads_meanwhile_is_noticed(start: Any, tmp_path: Path) -> None:
+def test_a_model_that_somebody_else_loads_meanwhile_is_noticed_and_stays(start: Any, tmp_path: Path) -> None:
     theirs = start(tmp_path)
     before = theirs.configs()
     as_it_is = theirs.read()
-    with overriding(theirs.options) as server:
+    problems: list[str] = []
+    with overriding(theirs.options, problems.append) as server:
         server.load(as_it_is)
         other = {**before["first"], "instance_group": [{"count": 1, "kind": "KIND_CPU"}]}
         control.load_model(theirs.endpoint, "first", timeout_s=60.0, config=other)
-        with pytest.raises(ServerError, match="first"):
-            server.load(as_it_is)
-        server.load(as_it_is)
-    assert theirs.configs() == before
+        set_since = theirs.configs()["first"]
+        for _ in range(2):
+            with pytest.raises(ServerError, match="first"):
+                server.load(as_it_is)
+    assert theirs.configs() == {**before, "first": set_since}
+    assert "first" in problems[0]
 
 
 def test_a_model_that_fails_leaves_the_others_to_the_next_configuration(start: Any, tmp_path: Path) -> None:
@@ -166,7 +171,8 @@ def test_a_model_that_fails_leaves_the_others_to_the_next_configuration(start: A
     first, second = as_it_is.members
     assert first.engine.own is not None
     broken = replace(first.engine.own, text=first.engine.own.text.replace('"2"', '"two"'))
-    with overriding(theirs.options) as server:
+    problems: list[str] = []
+    with overriding(theirs.options, problems.append) as server:
         server.load(as_it_is)
         engine = replace(as_it_is.engine, members=(replace(first.engine, own=broken), second.engine))
         members = (replace(first, engine=engine.members[0]), replace(second, instance_count=3))
@@ -174,7 +180,7 @@ def test_a_model_that_fails_leaves_the_others_to_the_next_configuration(start: A
             server.load(replace(as_it_is, engine=engine, members=members))
         server.load(as_it_is)
         assert theirs.counts() == [2, 2]
-    assert server.problem is None
+    assert not problems
     assert theirs.configs() == before
 
 
@@ -185,15 +191,15 @@ def test_what_cannot_be_restored_stays_on_disk_and_the_rest_is_restored(start: A
     first, second = as_it_is.members
     code = theirs.repository / "first" / "1" / "model.py"
     text = code.read_text()
-    with overriding(theirs.options) as server:
-        server.load(replace(as_it_is, members=(first, replace(second, instance_count=3))))
-        one = {**before["first"], "instance_group": [{"count": 1, "kind": "KIND_CPU"}]}
-        control.load_model(theirs.endpoint, "first", timeout_s=60.0, config=one)
+    problems: list[str] = []
+    with overriding(theirs.options, problems.append) as server:
+        members = (replace(first, instance_count=3), replace(second, instance_count=3))
+        server.load(replace(as_it_is, members=members))
         code.write_text("raise ValueError('no license')\n")
-    assert "first" in (server.problem or "")
-    assert theirs.counts() == [1, 2]
+    assert "first" in problems[0]
+    assert theirs.counts() == [3, 2]
     code.write_text(text)
-    assert len(restore_all(tmp_path / "journals")) == 1
+    assert len(list(restore_all(tmp_path / "journals"))) == 1
     assert theirs.configs() == before
 
 

@@ -2,13 +2,16 @@
 
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from http_stub import answering
+from strange_servers import Strange, serving
 
-from model_repo.errors import RequestRefused, ServerDied, ServerTimeout
+from model_repo.errors import BadServer, RequestRefused, ServerDied, ServerTimeout
 from model_repo.server import control
 from model_repo.spec import Endpoint
 
@@ -76,3 +79,102 @@ def test_nobody_there(nobody: Endpoint) -> None:
     with pytest.raises(ServerDied, match="No server answers"):
         control.load_model(nobody, "m", timeout_s=240)
     assert not control.is_live(nobody)
+
+
+GOOD = {"name": "m", "max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}]}
+CHANGES: list[dict[str, Any]] = [
+    {"name": 7},
+    {"max_batch_size": "many"},
+    {"input": {}},
+    {"input": [7]},
+    {"input": [{"name": "\ud800"}]},
+    {"parameters": []},
+    {"instance_group": [{"count": [1]}]},
+    {"instance_group": [{"count": 10**9}]},
+    {"instance_group": [{"count": -1}]},
+    {"max_batch_size": -5},
+    {"input": [{"name": "x", "dims": [-7]}]},
+]
+ODD = [
+    b"<html>Sign in</html>",
+    b"",
+    b"null",
+    b"[]",
+    b"7",
+    b"[" * 200_000,
+    b'{"a":' * 90 + b"1" + b"}" * 90,
+    b"\xff\xfe\x00",
+    b'{"name": "m", "max_batch_size": NaN}',
+    b'{"name": "m", "max_batch_size": 1e999}',
+    b'{"name": "m", "max_batch_size": ' + b"9" * 5000 + b"}",
+    json.dumps({**GOOD, "name": "other"}).encode(),
+    *(json.dumps({**GOOD, **change}).encode() for change in CHANGES),
+]
+
+
+@pytest.mark.parametrize("body", ODD, ids=lambda body: repr(body[:60]))
+def test_what_is_no_configuration_is_said_in_two_lines(body: bytes) -> None:
+    with server(200, body) as where, pytest.raises(BadServer) as caught:
+        control.model_config(where, "m")
+    assert len(str(caught.value).splitlines()) == 2
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"{}" * 2,
+        b'{"error": 1}',
+        b"[7]",
+        b'[{"name": 7}]',
+        b'[{"name": "m", "state": {}}]',
+        b"7",
+    ],
+)
+def test_what_is_no_index_is_said_in_two_lines(body: bytes) -> None:
+    ask: Callable[[Endpoint], object]
+    for ask in (control.served_models, lambda where: control.model_state(where, "m")):
+        with server(200, body) as where, pytest.raises(BadServer) as caught:
+            ask(where)
+        assert len(str(caught.value).splitlines()) == 2
+
+
+def test_an_odd_answer_does_not_show_the_credentials_that_it_echoes() -> None:
+    body = json.dumps({**GOOD, "max_batch_size": "Bearer secret-of-mine"}).encode()
+    with server(200, body) as where, pytest.raises(BadServer) as caught:
+        control.model_config(replace(where, credentials=(("Authorization", "Bearer secret-of-mine"),)), "m")
+    assert "secret-of-mine" not in str(caught.value)
+
+
+def test_a_configuration_may_have_more_than_we_know() -> None:
+    body = json.dumps({**GOOD, "of_the_future": {"x": [1]}}).encode()
+    with server(200, body) as where:
+        assert control.model_config(where, "m") == json.loads(body)
+
+
+def test_at_most_16_mib_of_an_answer_are_read() -> None:
+    taken = 0
+
+    def flood(connection: socket.socket) -> None:
+        nonlocal taken
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        with suppress(OSError):
+            while taken < 300 * 2**20:
+                connection.sendall(bytes(2**20))
+                taken += 2**20
+
+    with serving(Strange(name="flood", greeting=flood)) as url:
+        where = endpoint(int(url.rpartition(":")[2]))
+        with pytest.raises(BadServer, match="16 MiB"):
+            control.model_config(where, "m")
+        assert not control.is_live(where)
+    assert taken < 2 * 64 * 2**20  # with what the sockets take in between
+
+
+@pytest.mark.parametrize("body", ODD, ids=lambda body: repr(body[:60]))
+def test_no_answer_is_too_odd_for_a_version_or_a_refusal(body: bytes) -> None:
+    with server(200, body) as where:
+        assert control.server_version(where) is None
+    with server(500, body) as where, pytest.raises(RequestRefused):
+        control.unload_model(where, "m")
