@@ -79,6 +79,7 @@ def test_a_strangers_worker_is_not_counted_and_hears_nothing() -> None:
                 assert worker.wait(timeout=240) == 0
             assert not plain.poll(0)
             assert not wrong.poll(0)
+    assert out, err
     record = LoadTestRecord.model_validate_json(out)
     assert record.measurement is not None, err
     assert record.measurement.requests > 200
