@@ -172,6 +172,7 @@ class LocalWorkers:
         """See `WorkerGroup`."""
         if self.job.payload.streamed is not None:
             return None
+        self._busy = True
         target = TARGET.dump_python(self.job.target, mode="json")
         self.workers[0].send({"do": "statistics", "target": target})
         statistics: dict[str, Any] | None = self.workers[0].receive()["statistics"]
@@ -206,7 +207,8 @@ class LocalWorkers:
                     raise error_from(answer["error"], answer["text"])
                 self.results.append(ShardResult(**answer))
                 self._unfinished.remove(worker)
-        return bool(self._unfinished)
+        self._busy = bool(self._unfinished)
+        return self._busy
 
     def log(self) -> RequestLog:
         """See `WorkerGroup`."""

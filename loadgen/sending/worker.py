@@ -39,12 +39,6 @@ def go_first() -> str:
     return "raised"
 
 
-def raise_file_limit() -> None:
-    """Allow this process as many connections as the system's hard limit allows."""
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-
-
 class Worker:
     """Handles one message after the other; `prepare` and `start` belong together."""
 
@@ -93,17 +87,15 @@ class Worker:
             prepared.close()
 
     def _must_stop(self) -> bool:
-        if not self._channel.waits(0):
-            return False
-        message, _ = self._channel.receive()
-        return bool(message["do"] == "stop")
+        return self._channel.waits(0) and bool(self._channel.receive()[0]["do"] == "stop")
 
 
 def main() -> None:
     """`python -m loadgen.sending.worker PARENT_PID`, with one end of a socket pair as stdin."""
     channel = channel_to_parent()
     logging.basicConfig(level=logging.WARNING)
-    raise_file_limit()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for as many connections
     precise_timers()
     go_first()
     try:

@@ -234,3 +234,11 @@ def test_a_value_that_cannot_be_ends_the_test_with_an_error(option: str) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2
     assert f"{option} " in done.stderr.replace(":", " ")
+
+
+def test_a_model_that_is_not_there_is_said_once_and_ends_the_test() -> None:
+    with fake_triton() as server:
+        command = locust("-f", str(EXAMPLE), "--model", "other", "--headless", "--host", server.url)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("does not serve other") == 1
