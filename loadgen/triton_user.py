@@ -323,6 +323,7 @@ def _complete(environment: Environment, **_: Any) -> None:
     """Wait for the last requests, and until they are in the CSV files, which Locust writes once per second."""
     runner: Any = environment.runner
     runner.stop()
+    runner.user_greenlets.join()  # Locust does not, if a listener ended the test
     runner.quit()
     prefix = getattr(environment.parsed_options, "csv_prefix", None)
     if prefix:

@@ -61,8 +61,7 @@ class Worker:
     def _answer(self, message: Message, fd: int | None) -> Message:
         if message["do"] == "statistics":
             return {"statistics": read_statistics(TARGET.validate_python(message["target"]))}
-        assert message["do"] == "prepare"
-        assert fd is not None
+        assert fd is not None  # it comes with "prepare"
         table = LogTable(fd, message["rows"], streamed=message["streamed"])
         os.close(fd)
         return self._prepare_and_run(message, table)
