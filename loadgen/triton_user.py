@@ -16,37 +16,83 @@ import signal
 import time
 from argparse import ArgumentError, ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gevent
-from locust import LoadTestShape
+from gevent import GreenletExit
+from locust import LoadTestShape, User, task
 from locust import events as locust_events
 from locust.env import Environment
+from locust.exception import CatchResponseError, StopUser
 from locust.runners import STATE_INIT, STATE_RUNNING, Runner, WorkerRunner
 from locust.user.task import LOCUST_STATE_STOPPING
 
-from loadgen.sending.locust_user import GapPoller, OpenLoopUser, RequestEvents
-from loadgen.sending.request_table import planned_table
-from loadgen.sending.shard import PreparedTarget, run_shard, shard_of
+from loadgen.errors import LoadError, UserError
+from loadgen.measurement.request_log import RequestLog
+from loadgen.sending.generator import LoadGenerator, LocalWorkers
+from loadgen.sending.plan_run import LoadJob
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload, arrivals_from_text
 from loadgen.spec.target import Target
 from loadgen.spec.units import duration_ms
-from loadgen.wire.poller import precise_timers
+from loadgen.status import outcome_name
 
-_START_IN_NS = 250_000_000  # the load begins after a garbage collection, which would delay the first requests
+log = logging.getLogger("tritune.locust")
+
+_LOOK_S = 0.1  # at most as long are events fired at once
+_EVENTS_MAX = 5_000
 
 
-class TritonUser(OpenLoopUser):
-    """One open loop at `rate_per_s`.
+class RequestEvents:
+    """Fires Locust's `request` event once for each request of a log that grows, in the order of the schedule.
 
-    Locust's `request` event is fired once for each request, with the latency from the scheduled time, while no
-    request is due; Locust's statistics and CSV files follow from it. If a locustfile has no other users, Locust
+    `order` is an exception by which a listener ends the test, such as StopUser.
+    """
+
+    def __init__(self, user: User, *, name: str) -> None:
+        self.order: Exception | None = None
+        self._request = user.environment.events.request
+        self._context = user.context()
+        self._name = name
+        self._fired = 0
+
+    def fire(self, ended: RequestLog, origin_ns: int) -> bool:
+        """Fire events that are left for 0.1 s; False if all were. `origin_ns`: of the log, monotonic."""
+        until_s, origin_s = time.monotonic() + _LOOK_S, time.time() - (time.monotonic_ns() - origin_ns) / 1e9
+        new = ended.rows(self._fired, min(len(ended), self._fired + _EVENTS_MAX))
+        columns = (new.scheduled_ns.tolist(), new.latency_ns.tolist(), new.outcome.tolist())
+        for scheduled_ns, latency_ns, outcome in zip(*columns, strict=True):
+            self._fired += 1
+            try:
+                self._request.fire(
+                    request_type="infer",
+                    name=self._name,
+                    response_time=latency_ns / 1e6,
+                    response_length=0,
+                    response=None,
+                    context=self._context,
+                    exception=CatchResponseError(outcome_name(outcome)) if outcome else None,
+                    start_time=origin_s + scheduled_ns / 1e9,
+                )
+            except Exception as order:  # Locust lets only those out of a listener that order something
+                self.order = order
+            if time.monotonic() > until_s:
+                break
+        return self._fired < len(ended)
+
+
+class TritonUser(User):
+    """One open loop at `rate_per_s`, which a load process sends: no listener and no other user delays a request.
+
+    Locust's `request` event is fired once for each request, soon after its end, with the latency from the
+    scheduled time; Locust's statistics and CSV files follow from it. If a locustfile has no other users, Locust
     starts one user in each process, `rate_per_s` is that of all together, and the test ends with the schedule.
     If it has others, each user sends the whole rate, and a process can run only one. In a distributed run every
     worker has its own seed. `--model`, `--rate`, `--duration` and `--arrivals` override these attributes.
     """
 
     abstract = True
+    timeout_s = 10.0
+    _running: ClassVar[bool] = False
     model_name = ""
     model_version = ""
     headers: tuple[tuple[str, str], ...] = ()
@@ -62,32 +108,43 @@ class TritonUser(OpenLoopUser):
     max_in_flight: int | None = None
     payload = Payload()
 
-    def replay(self) -> None:
-        """Prepare with the server, then send; when Locust stops, wait for the requests in flight."""
-        plan = self._plan()
-        shard = shard_of(plan, 0, 1, limit_ms=None)
-        table = planned_table(plan)
-        events = RequestEvents(self, table, name=self.model_name)
-        poller = GapPoller(events.fire)
-        prepared = PreparedTarget(self._target(), self.payload, poller, plan.timeout_s)
-        origin_ns = 0
-
-        def stop() -> bool:
-            events.take(time.monotonic_ns() - origin_ns)
-            self.give_way()
-            return self._state == LOCUST_STATE_STOPPING or events.order is not None
-
+    @task
+    def follow_schedule(self) -> None:
+        """Send the schedule once, then end this user. After an error Locust exits with code 2."""
+        if TritonUser._running:
+            log.error("An open-loop user is the whole load of a process, so a second one does not start.")
+            log.error("Raise rate_per_s, or run with --processes N.")
+            raise StopUser
+        TritonUser._running = True
         try:
-            precise_timers()
-            prepared.connect(shard.connections_ahead)
-            origin_ns = time.monotonic_ns() + _START_IN_NS
-            run_shard(shard, table, prepared, poller, origin_ns, stop)
+            plan = self._plan()
+            with LoadGenerator() as generator:
+                self._send(generator.workers_for(LoadJob(self._target(), plan, self.payload, limit_ms=None)))
+        except (LoadError, UserError) as error:
+            log.error("%s", error)  # noqa: TRY400 - two lines that say what to do, not a traceback
+            self.environment.process_exit_code = 2
+            self.environment.events.user_error.fire(user_instance=self, exception=error, tb=error.__traceback__)
         finally:
+            TritonUser._running = False
+        raise StopUser
+
+    def _send(self, workers: LocalWorkers) -> None:
+        """Let the load process send, and fire events, until the last is fired."""
+        events = RequestEvents(self, name=self.model_name)
+        workers.prepare()
+        workers.start()
+        sending = events_left = True
+        while sending or events_left:
             try:
-                events.finish(time.monotonic_ns() - origin_ns)
-            finally:
-                prepared.close()
-                poller.close()
+                if sending:
+                    sending = workers.wait(_LOOK_S)
+                else:
+                    gevent.sleep(0.001)
+                events_left = events.fire(workers.log(), workers.origin_ns)
+            except GreenletExit:  # Locust stops this user: what is in flight is waited for
+                self._state = LOCUST_STATE_STOPPING
+            if sending and (self._state == LOCUST_STATE_STOPPING or events.order is not None):
+                workers.stop()
         if events.order is not None:
             raise events.order
 
@@ -204,8 +261,6 @@ def _refuse(parser: ArgumentParser, name: str | None) -> None:
     )
 
 
-log = logging.getLogger("tritune.locust")
-
 _STYLE = """<style>
 .MuiFormControl-root:has(input:disabled), button.MuiButton-colorSecondary:disabled {display: none}
 .MuiCollapse-root:has(input[name=rate]) {height: auto !important; visibility: visible !important}
@@ -245,7 +300,7 @@ def set_up(environment: Environment, runner: Runner, web_ui: Any, **_: Any) -> N
     if isinstance(runner, WorkerRunner):
         return
     environment.events.quitting.add_listener(_complete)  # type: ignore[no-untyped-call]
-    only_open_loops = all(issubclass(user, OpenLoopUser) for user in environment.user_classes)
+    only_open_loops = all(issubclass(user, TritonUser) for user in environment.user_classes)
     names = [user.__name__ for user in environment.user_classes]
     if only_open_loops and len(names) > 1:
         log.warning("A process sends one open loop, and this locustfile has %d: %s.", len(names), ", ".join(names))
@@ -267,6 +322,7 @@ def _complete(environment: Environment, **_: Any) -> None:
     """Wait for the last requests, and until they are in the CSV files, which Locust writes once per second."""
     runner: Any = environment.runner
     runner.stop()
+    runner.user_greenlets.join()  # Locust does not, if a listener ended the test
     runner.quit()
     prefix = getattr(environment.parsed_options, "csv_prefix", None)
     if prefix:

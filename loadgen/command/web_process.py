@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import _socket
 import logging
-import os
-import signal
 import sys
 from typing import Any
 
-import gevent.socket
+import gevent
 from locust import User, task
 from locust.env import Environment
 from locust.stats import stats_history
 
-from loadgen.processes import die_with_parent
-from loadgen.sending.messages import Channel, Message
+from loadgen.sending.messages import Channel, Message, channel_to_parent
 from loadgen.status import outcome_name
-
-_STDIN = 0
 
 
 class Shown(User):
@@ -59,7 +53,6 @@ def serve(channel: Channel, host: str, port: int, target: str) -> None:
     channel.send({"ready": True})
     try:
         while True:
-            gevent.socket.wait_read(_STDIN)
             message, _ = channel.receive()
             show(environment, message)
     except (EOFError, ConnectionError):
@@ -69,10 +62,9 @@ def serve(channel: Channel, host: str, port: int, target: str) -> None:
 
 def main() -> None:
     """`python -m loadgen.command.web_process PARENT_PID HOST PORT TARGET`; stdin is one end of a socket pair."""
-    die_with_parent(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide about
+    channel = channel_to_parent()
     logging.basicConfig(level=logging.ERROR)
-    serve(Channel(_socket.socket(fileno=os.dup(_STDIN))), sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    serve(channel, sys.argv[2], int(sys.argv[3]), sys.argv[4])
 
 
 if __name__ == "__main__":

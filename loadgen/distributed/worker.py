@@ -16,18 +16,14 @@ from loadgen.distributed.messages import Order, Report, rows_of
 from loadgen.distributed.secret import keys_from_secret
 from loadgen.errors import LoadError, PlanError
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.server_stats import read_statistics
 from loadgen.processes import scratch_folder
-from loadgen.sending.locust_user import OpenLoopUser
-from loadgen.sending.request_table import GrowingLog, LogTable, planned_table
-from loadgen.sending.shard import PreparedTarget, Shard, run_shard, shard_of
-from loadgen.sending.worker import raise_file_limit, run_with_locust
+from loadgen.sending.generator import LoadGenerator, LocalWorkers
+from loadgen.sending.request_table import GrowingLog
 from loadgen.spec.addresses import is_on_this_machine, shown_address
-from loadgen.spec.plan import LoadPlan, Payload
+from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target, WorkerRights
-from loadgen.wire.poller import Poller, precise_timers
 
-_ROWS_PERIOD_NS = 500_000_000
+_ROWS_PERIOD_S = 0.5
 _ROWS_MAX = 20_000  # per message: half a megabyte, packed in 2 ms
 _FAREWELL_S = 0.2
 
@@ -38,11 +34,9 @@ def work(host: str, port: int, rights: WorkerRights, *, on_connected: Callable[[
     Raises ConnectionError if there is no master, WrongSecret if it has another secret.
     """
     logging.getLogger("locust").setLevel(logging.ERROR)
-    raise_file_limit()
-    precise_timers()
-    runner = ClusterWorker(host, port, keys_from_secret(rights.secret))
-    with scratch_folder("load") as folder:
-        worker = DistributedWorker(runner.report, rights, folder)
+    with scratch_folder("load") as folder, LoadGenerator() as generator:
+        runner = ClusterWorker(host, port, keys_from_secret(rights.secret))
+        worker = DistributedWorker(runner.report, rights, folder, generator)
         runner.on_order = lambda order: gevent.spawn(worker.carry_out, order)
         on_connected()
         try:
@@ -53,13 +47,15 @@ def work(host: str, port: int, rights: WorkerRights, *, on_connected: Callable[[
 
 
 class DistributedWorker:
-    """Carries the master's orders out; one plan at a time."""
+    """Carries the master's orders out with a load process; one plan at a time."""
 
-    def __init__(self, report: Callable[[Report], None], rights: WorkerRights, folder: Path) -> None:
+    def __init__(
+        self, report: Callable[[Report], None], rights: WorkerRights, folder: Path, generator: LoadGenerator
+    ) -> None:
         self._report = report
         self._rights = rights
         self._folder = folder
-        self._poller = Poller()
+        self._generator = generator
         self._job: _Job | None = None
 
     def carry_out(self, order: Order) -> None:
@@ -82,49 +78,35 @@ class DistributedWorker:
         elif job is None or job.run != order.run:
             return
         elif order.do == "statistics":
-            self._report(Report(run=order.run, statistics=read_statistics(job.target)))
+            self._report(Report(run=order.run, statistics=job.group.read_statistics()))
         elif order.do == "start":
             self._start(job, order.origin_ns)
-        else:
-            job.stop = True
+        elif job.group.origin_ns:
+            job.group.stop()
 
     def _prepare(self, order: Order) -> None:
         """Connect, and try a request."""
         if self._job is not None:
-            self._job.prepared.close()
+            self._job.group.abandon()
         self._job = None
         assert order.job is not None
-        plan = order.job.plan
-        assert isinstance(plan, LoadPlan)
-        target = self._target(order, order.job.target)
-        # In a thread: Locust's heartbeats go on.
-        table = gevent.get_hub().threadpool.apply(planned_table, (plan, order.part, order.parts))
-        shard = shard_of(plan, order.part, order.parts, limit_ms=order.job.limit_ms)
-        shard = replace(shard, part=0, parts=1)  # the table has only this worker's rows
-        prepared = PreparedTarget(target, self._payload(order, order.job.payload), self._poller, plan.timeout_s)
-        prepared.connect(shard.connections_ahead)
-        self._job = _Job(run=order.run, target=target, shard=shard, table=table, prepared=prepared)
+        target, payload = self._target(order, order.job.target), self._payload(order, order.job.payload)
+        job = replace(order.job, target=target, payload=payload)
+        # In a thread: to draw a long schedule takes seconds, in which Locust's heartbeats must go on.
+        group = gevent.get_hub().threadpool.apply(self._generator.workers_for, (job, order.part, order.parts))
+        group.prepare()
+        self._job = _Job(run=order.run, group=group)
 
     def _start(self, job: _Job, origin_ns: int) -> None:
         """Send the shard from `origin_ns` of this machine's clock on, and report requests as they end."""
-        next_ns = _ROWS_PERIOD_NS
-        growing = GrowingLog(job.table, late_ns=None)
-
-        def tick() -> bool:
-            nonlocal next_ns
-            OpenLoopUser.give_way()
-            now_ns = time.monotonic_ns() - origin_ns
-            if now_ns >= next_ns:
-                next_ns = now_ns + _ROWS_PERIOD_NS
-                self._ship(job, growing.at(now_ns))
-            return job.stop
-
-        result = run_with_locust(
-            lambda: run_shard(job.shard, job.table, job.prepared, self._poller, origin_ns, tick)
-        )
-        job.prepared.close()
-        self._ship(job, job.table.finished(result.rows))
-        self._report(Report(run=job.run, result=result))
+        group, growing = job.group, GrowingLog(job.group.table, late_ns=None)
+        group.start(origin_ns)
+        while group.wait(_ROWS_PERIOD_S):
+            if self._job is not job:  # the master has given this plan up
+                return
+            self._ship(job, growing.at(time.monotonic_ns() - origin_ns))
+        self._ship(job, group.log())
+        self._report(Report(run=job.run, result=group.results[0]))
 
     def _ship(self, job: _Job, log: RequestLog) -> None:
         """Report the requests of a growing log that were not reported yet."""
@@ -186,12 +168,8 @@ class _Job:
     """A shard that is prepared or running."""
 
     run: int
-    target: Target
-    shard: Shard
-    table: LogTable
-    prepared: PreparedTarget
+    group: LocalWorkers
     shipped: int = 0  # rows that the master has
-    stop: bool = False
 
 
 def _server_of(url: str) -> tuple[str, str, int]:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -91,38 +91,60 @@ class LoadGenerator:
         Raises PlanError if the times do not fit into memory, TargetUnreachable, TargetRefused or PayloadError
         before the load, and WorkerDied during it.
         """
-        if not self._workers:
-            raise RuntimeError(
-                "LoadGenerator.run is called outside its with block.\nUse `with LoadGenerator() as g:`."
-            )
         job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms)
-        workers = _LocalWorkers(workers=self._workers, job=job, start_one=self._start)
-        return PlanRun(job=job, workers=workers, watch=watch, gpu=reader_for(target)).execute()
+        return PlanRun(job=job, workers=self.workers_for(job), watch=watch, gpu=reader_for(target)).execute()
+
+    def workers_for(self, job: LoadJob, part: int = 0, parts: int = 1) -> LocalWorkers:
+        """Return the processes as a group that sends every `parts`-th request of a plan, from number `part` on.
+
+        Raises PlanError if the times do not fit into memory.
+        """
+        if not self._workers:
+            raise RuntimeError("LoadGenerator is used outside its with block.\nUse `with LoadGenerator() as g:`.")
+        return LocalWorkers(workers=self._workers, job=job, start_one=self._start, part=part, parts=parts)
 
 
 @dataclass(slots=True, kw_only=True)
-class _LocalWorkers:
-    """Load processes that write one table in shared memory, for one run."""
+class LocalWorkers:
+    """Load processes that write one table in shared memory, for one run: a `WorkerGroup`."""
 
     workers: list[LoadProcess]
     job: LoadJob
     start_one: Callable[[], LoadProcess]
+    part: int
+    parts: int
     results: list[ShardResult] = field(default_factory=list)
-    _table: LogTable = field(init=False)
+    table: LogTable = field(init=False)
+    origin_ns: int = 0  # when the load began or will, by the monotonic clock; 0: it was not started
+    _fd: int = field(init=False)
     _growing: GrowingLog | ClosedLog = field(init=False)
     _busy: bool = False  # a worker is not free for the next plan
     _unfinished: list[LoadProcess] = field(init=False)
-    _origin_ns: int = 0
     _end_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Make a log with its schedule, empty for a closed loop."""
+        plan, due_ns = self.job.plan, np.zeros(0, np.int64)
+        streamed = self.job.payload.streamed is not None
+        if isinstance(plan, ClosedLoopPlan):
+            most = math.ceil(plan.duration_s * _CLOSED_LOOP_RATE_MAX_PER_S) * len(self.workers)
+            rows = plan.concurrency + min(most, memory_bytes(kind="MemAvailable") // BYTES_PER_REQUEST)
+        else:
+            check_memory(plan, self.parts, streamed=streamed)
+            due_ns = schedule(plan, self.part, self.parts)
+            rows = len(due_ns)
+        self._fd = create_table_fd(rows, streamed=streamed)
+        self.table = LogTable(self._fd, rows, streamed=streamed)
+        self.table.scheduled_ns[: len(due_ns)] = due_ns
+
     def prepare(self) -> None:
-        fd = self._create_table()
+        """See `WorkerGroup`."""
         self._busy, self._unfinished = True, list(self.workers)
         try:
             for number, worker in enumerate(self.workers):
-                worker.send(self._preparation(number), fd)
+                worker.send(self._preparation(number), self._fd)
         finally:
-            os.close(fd)
+            os.close(self._fd)
         answers = [worker.receive() for worker in self.workers]
         failed = next((answer for answer in answers if "error" in answer), None)
         if failed is not None:
@@ -134,56 +156,46 @@ class _LocalWorkers:
             raise error_from(failed["error"], failed["text"])
 
     def _preparation(self, number: int) -> Message:
-        shard = shard_of(self.job.plan, number, len(self.workers), limit_ms=self.job.limit_ms)
+        count = len(self.workers)
+        shard = shard_of(self.job.plan, self.part * count + number, self.parts * count, limit_ms=self.job.limit_ms)
+        shard = replace(shard, part=number, parts=count)  # the table has only this group's rows
         return {
             "do": "prepare",
-            "rows": self._table.rows,
+            "rows": self.table.rows,
             "streamed": self.job.payload.streamed is not None,
             "shard": asdict(shard),
             "target": TARGET.dump_python(self.job.target, mode="json"),
             "payload": PAYLOAD.dump_python(self.job.payload, mode="json"),
         }
 
-    def _create_table(self) -> int:
-        """Make a log with its schedule, empty for a closed loop; return its file descriptor."""
-        plan, due_ns = self.job.plan, np.zeros(0, np.int64)
-        streamed = self.job.payload.streamed is not None
-        if isinstance(plan, ClosedLoopPlan):
-            most = math.ceil(plan.duration_s * _CLOSED_LOOP_RATE_MAX_PER_S) * len(self.workers)
-            rows = plan.concurrency + min(most, memory_bytes(kind="MemAvailable") // BYTES_PER_REQUEST)
-        else:
-            check_memory(plan, streamed=streamed)
-            due_ns = schedule(plan)
-            rows = len(due_ns)
-        fd = create_table_fd(rows, streamed=streamed)
-        self._table = LogTable(fd, rows, streamed=streamed)
-        self._table.scheduled_ns[: len(due_ns)] = due_ns
-        return fd
-
     def read_statistics(self) -> dict[str, Any] | None:
+        """See `WorkerGroup`."""
         if self.job.payload.streamed is not None:
             return None
+        self._busy = True
         target = TARGET.dump_python(self.job.target, mode="json")
         self.workers[0].send({"do": "statistics", "target": target})
         statistics: dict[str, Any] | None = self.workers[0].receive()["statistics"]
         self._busy = bool(self._unfinished)
         return statistics
 
-    def start(self) -> None:
-        self._origin_ns = time.monotonic_ns() + _START_DELAY_NS
+    def start(self, origin_ns: int | None = None) -> None:
+        """See `WorkerGroup`; `origin_ns` is the moment, by the monotonic clock, and else soon."""
+        self.origin_ns = origin_ns or time.monotonic_ns() + _START_DELAY_NS
         for worker in self.workers:
-            worker.send({"do": "start", "origin_ns": self._origin_ns})
+            worker.send({"do": "start", "origin_ns": self.origin_ns})
         plan = self.job.plan
         closed = isinstance(plan, ClosedLoopPlan)
         late_ns = None
         if not closed and self.job.limit_ms is not None:
             late_ns = round(self.job.limit_ms * 1e6) + PATIENCE_NS  # a response in time may still be in the kernel
-        self._growing = ClosedLog(self._table) if closed else GrowingLog(self._table, late_ns)
+        self._growing = ClosedLog(self.table) if closed else GrowingLog(self.table, late_ns)
         self._end_s = time.monotonic() + plan.duration_s + plan.timeout_s + PATIENCE_S
         if isinstance(plan, LoadPlan):
             self._end_s += plan.tail_s
 
     def wait(self, timeout_s: float) -> bool:
+        """See `WorkerGroup`."""
         if not self._unfinished[0].waits(timeout_s):
             for worker in self.workers:
                 worker.check()
@@ -195,22 +207,26 @@ class _LocalWorkers:
                     raise error_from(answer["error"], answer["text"])
                 self.results.append(ShardResult(**answer))
                 self._unfinished.remove(worker)
-        return bool(self._unfinished)
+        self._busy = bool(self._unfinished)
+        return self._busy
 
     def log(self) -> RequestLog:
+        """See `WorkerGroup`."""
         if self._unfinished:
-            return self._growing.at(time.monotonic_ns() - self._origin_ns)
+            return self._growing.at(time.monotonic_ns() - self.origin_ns)
         rows = max(result.rows for result in self.results) * len(self.workers)
-        return self._table.finished(min(self._table.rows, rows))
+        return self.table.finished(min(self.table.rows, rows))
 
     @property
     def losses(self) -> tuple[str, ...]:
-        most = self._table.rows // len(self.workers)
+        """See `WorkerGroup`."""
+        most = self.table.rows // len(self.workers)
         if isinstance(self.job.plan, LoadPlan) or max(result.rows for result in self.results) < most:
             return ()
-        return (f"the memory for times was full after {self._table.rows:,} requests, and the load ended early",)
+        return (f"the memory for times was full after {self.table.rows:,} requests, and the load ended early",)
 
     def stop(self) -> None:
+        """See `WorkerGroup`."""
         for worker in self.workers:
             worker.send({"do": "stop"})
 

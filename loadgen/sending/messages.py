@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import _socket
 import array
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +14,9 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
+from loadgen.processes import die_with_parent
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
-from loadgen.wire.poller import original
 
 Message = dict[str, Any]
 _LENGTH_BYTES = 4
@@ -25,13 +26,16 @@ TARGET, PAYLOAD = TypeAdapter(Target), TypeAdapter(Payload)
 
 
 class Channel:
-    """One end of a socket pair. Messages arrive whole and in order; a closed other end is EOFError."""
+    """One end of a socket pair. Messages arrive whole and in order; a closed other end is EOFError.
 
-    def __init__(self, end: _socket.socket) -> None:
-        end.setblocking(True)  # the host program may have set a default time-out
+    In a process of Locust, whose sockets are gevent's, others run while it waits.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(True)  # the host program may have set a default time-out, or a parent has gevent's sockets
         self._socket = end
-        self._poll = original("select", "poll")()
-        self._poll.register(end.fileno(), 1)  # POLLIN
+        self._poll = select.poll()
+        self._poll.register(end.fileno(), select.POLLIN)
 
     def send(self, message: Message, fd: int | None = None) -> None:
         """Send a message, and a file descriptor with it. Raises OSError if the other end is closed."""
@@ -87,3 +91,10 @@ def start_child(
             start_new_session=True,
         )
     return process, Channel(ours)
+
+
+def channel_to_parent() -> Channel:
+    """Return the other end, in the child. It ends with its parent, which alone decides about Ctrl-C."""
+    die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return Channel(socket.socket(fileno=os.dup(0)))

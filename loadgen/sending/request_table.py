@@ -104,10 +104,10 @@ def create_table_fd(rows: int, *, streamed: bool = False) -> int:
     return fd
 
 
-def planned_table(plan: LoadPlan, part: int = 0, parts: int = 1) -> LogTable:
-    """Return a log with a shard's schedule that only this process uses. Raises PlanError if it does not fit."""
-    check_memory(plan, parts)
-    due_ns = schedule(plan, part, parts)
+def planned_table(plan: LoadPlan) -> LogTable:
+    """Return a log with a plan's schedule that only this process uses. Raises PlanError if it does not fit."""
+    check_memory(plan)
+    due_ns = schedule(plan)
     table = own_table(len(due_ns))
     table.scheduled_ns[:] = due_ns
     return table

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import _socket
 import dataclasses
 import logging
 import os
 import resource
-import signal
-import sys
-from collections.abc import Callable
-
-import gevent
-from locust import User
-from locust.env import Environment
 
 from loadgen import errors
-from loadgen.measurement.result import ShardResult
 from loadgen.measurement.server_stats import read_statistics
-from loadgen.processes import die_with_parent
-from loadgen.sending.locust_user import OpenLoopUser
-from loadgen.sending.messages import PAYLOAD, TARGET, Channel, Message
+from loadgen.sending.messages import PAYLOAD, TARGET, Channel, Message, channel_to_parent
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.shard import PreparedTarget, Shard, run_shard
 from loadgen.wire.poller import Poller, precise_timers
@@ -50,12 +39,6 @@ def go_first() -> str:
     return "raised"
 
 
-def raise_file_limit() -> None:
-    """Allow this process as many connections as the system's hard limit allows."""
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-
-
 class Worker:
     """Handles one message after the other; `prepare` and `start` belong together."""
 
@@ -78,8 +61,7 @@ class Worker:
     def _answer(self, message: Message, fd: int | None) -> Message:
         if message["do"] == "statistics":
             return {"statistics": read_statistics(TARGET.validate_python(message["target"]))}
-        assert message["do"] == "prepare"
-        assert fd is not None
+        assert fd is not None  # it comes with "prepare"
         table = LogTable(fd, message["rows"], streamed=message["streamed"])
         os.close(fd)
         return self._prepare_and_run(message, table)
@@ -98,59 +80,25 @@ class Worker:
                 start, _ = self._channel.receive()
             if start["do"] == "cancel":
                 return {"cancelled": True}
-            return dataclasses.asdict(self._run(shard, table, prepared, start["origin_ns"]))
+            origin_ns = start["origin_ns"]
+            return dataclasses.asdict(run_shard(shard, table, prepared, self._poller, origin_ns, self._must_stop))
         finally:
             prepared.close()
 
-    def _run(self, shard: Shard, table: LogTable, prepared: PreparedTarget, origin_ns: int) -> ShardResult:
-        def replay() -> ShardResult:
-            return run_shard(shard, table, prepared, self._poller, origin_ns, self._must_stop)
-
-        return run_with_locust(replay)
-
     def _must_stop(self) -> bool:
-        OpenLoopUser.give_way()
-        if not self._channel.waits(0):
-            return False
-        message, _ = self._channel.receive()
-        return bool(message["do"] == "stop")
-
-
-def run_with_locust(replay: Callable[[], ShardResult]) -> ShardResult:
-    """Run `replay` as one Locust user in a runner of its own; an exception of the user is raised here."""
-    results: list[ShardResult | BaseException] = []
-    ended = gevent.event.Event()
-
-    class ShardUser(OpenLoopUser):
-        def replay(self) -> None:
-            try:
-                results.append(replay())
-            except BaseException as error:  # Locust would log it and continue
-                results.append(error)
-            finally:
-                ended.set()
-
-    classes: list[type[User]] = [ShardUser]
-    runner = Environment(user_classes=classes).create_local_runner()
-    runner.start(1, spawn_rate=1)
-    ended.wait()
-    runner.quit()
-    result = results[0]
-    if isinstance(result, BaseException):
-        raise result
-    return result
+        return self._channel.waits(0) and bool(self._channel.receive()[0]["do"] == "stop")
 
 
 def main() -> None:
     """`python -m loadgen.sending.worker PARENT_PID`, with one end of a socket pair as stdin."""
-    die_with_parent(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides about Ctrl-C
+    channel = channel_to_parent()
     logging.basicConfig(level=logging.WARNING)
-    raise_file_limit()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for as many connections
     precise_timers()
     go_first()
     try:
-        Worker(Channel(_socket.socket(fileno=os.dup(0)))).serve()
+        Worker(channel).serve()
     except (EOFError, ConnectionError, BrokenPipeError):
         return
 

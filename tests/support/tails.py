@@ -77,14 +77,14 @@ class ServersView:
         most = 0.99 + MAX_OFF
         return (_quantile(self.latency_ns + self.stalled_ns, most) - _quantile(self.latency_ns, most)) / 1e6
 
-    def assert_is_p99(self, p99_ms: float, *, rounded_ms: float = 0.0) -> None:
+    def assert_is_p99(self, p99_ms: float) -> None:
         """Raise AssertionError unless `p99_ms` is the p99 of the latencies, within the tolerances above.
 
         A few requests may be off without a stall, and each request by the stalls that it met.
         """
         least_ns = _quantile(self.latency_ns - self.stalled_ns, 0.99 - MAX_OFF)
         most_ns = _quantile(self.latency_ns + self.stalled_ns, 0.99 + MAX_OFF)
-        least_ms, most_ms = least_ns / 1e6 - BELOW_MS - rounded_ms, most_ns / 1e6 + OFF_MS + rounded_ms
+        least_ms, most_ms = least_ns / 1e6 - BELOW_MS, most_ns / 1e6 + OFF_MS
         assert least_ms <= p99_ms <= most_ms
 
 
@@ -94,7 +94,6 @@ class Taken:
 
     view: ServersView
     p99_ms: float
-    rounded_ms: float = 0.0
     off: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
 
@@ -123,7 +122,7 @@ def assert_no_tail_of_its_own(take: Callable[[], Taken]) -> None:
             told = f"{count} of {quiet} requests that met no stall {how}"
             assert quiet < MIN_QUIET or count <= MAX_OFF * quiet, told
         if view.p99_blurred_ms <= MAX_BLURRED_MS:
-            view.assert_is_p99(taken.p99_ms, rounded_ms=taken.rounded_ms)
+            view.assert_is_p99(taken.p99_ms)
             if quiet >= MIN_QUIET or not taken.off:
                 return
         told = f"{quiet} of {requests} requests met no stall, p99 is unknown by {view.p99_blurred_ms:.0f} ms"

@@ -79,6 +79,7 @@ def test_a_strangers_worker_is_not_counted_and_hears_nothing() -> None:
                 assert worker.wait(timeout=240) == 0
             assert not plain.poll(0)
             assert not wrong.poll(0)
+    assert out, err
     record = LoadTestRecord.model_validate_json(out)
     assert record.measurement is not None, err
     assert record.measurement.requests > 200
@@ -121,17 +122,6 @@ def test_a_false_master_hears_nothing_and_the_worker_says_why_it_leaves(secret: 
     assert VARIABLE in err
     assert TOKEN not in err
     assert OURS not in err
-
-
-def test_a_worker_with_another_secret_says_so() -> None:
-    port = free_port()
-    with running(master_command("http://127.0.0.1:9", port, "--rate", "1"), **{VARIABLE: OURS}):
-        wait_until_listening(port)
-        with running(worker_command(port), **{VARIABLE: OTHERS}) as worker:
-            _, err = worker.communicate(timeout=240)
-    assert worker.returncode == 2
-    assert len(err.splitlines()) == 2, err
-    assert VARIABLE in err
 
 
 def test_headers_go_only_to_the_server_that_the_worker_was_started_for() -> None:

@@ -204,8 +204,9 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_the_parent_imports_neither_locust_nor_gevent() -> None:
+def test_neither_the_parent_nor_a_load_process_imports_locust_or_gevent() -> None:
     foreign = {"locust", "gevent", "grpc", "tritonclient"}
-    code = f"import sys, loadgen.sending.generator; print(sorted({foreign} & set(sys.modules)))"
+    ours = "loadgen.sending.generator, loadgen.sending.worker"
+    code = f"import sys, {ours}; print(sorted({foreign} & set(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

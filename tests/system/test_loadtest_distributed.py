@@ -52,8 +52,7 @@ def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
     assert record.load.machines == 2
 
 
-@pytest.mark.parametrize("stopped", [False, True])
-def test_a_worker_that_waits_is_there_and_one_that_is_stopped_is_not(stopped: bool) -> None:
+def test_a_worker_that_is_stopped_before_the_load_is_said() -> None:
     port = free_port()
     options = ("--rate", "1", "--duration", "2s", "--warmup", "0s", "--timeout", "60s", "--expect-workers", "1")
     with (
@@ -63,19 +62,10 @@ def test_a_worker_that_waits_is_there_and_one_that_is_stopped_is_not(stopped: bo
             master(server.url, port, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process,
     ):
-        assert worker.stderr is not None
-        assert "is connected" in worker.stderr.readline()
-        if stopped:
-            wait_until(lambda: server.document("/kept")["arrived_ns"])
-            worker.send_signal(signal.SIGSTOP)
-        out, err = process.communicate(timeout=240)
-        if stopped:
-            worker.kill()
-    if not stopped:
-        record = LoadTestRecord.model_validate_json(out)
-        assert record.measurement is not None, err
-        assert not any("lost" in problem for problem in record.measurement.problems)
-        return
+        wait_until(lambda: server.document("/kept")["arrived_ns"])
+        worker.send_signal(signal.SIGSTOP)
+        _, err = process.communicate(timeout=240)
+        worker.kill()
     assert process.returncode == 98
     assert "stopped" in err
 
@@ -106,9 +96,10 @@ def test_input_data_of_many_frames_reaches_the_workers(tmp_path: Path) -> None:
         done = subprocess.run(
             master(server.url, port, *options), capture_output=True, text=True, timeout=240, check=False
         )
+        arrived = len(server.document("/kept")["kept_ns"]) - 2  # each worker tried one request
     record = LoadTestRecord.model_validate_json(done.stdout)
     assert record.measurement is not None, done.stderr
-    assert record.measurement.requests > 50
+    assert record.measurement.requests == arrived > 50
     assert record.measurement.failures == 0
 
 

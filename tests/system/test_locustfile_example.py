@@ -31,20 +31,27 @@ import signal
 
 from locust import events
 
-count = 0
+count, runner = 0, None
+
+@events.init.add_listener
+def keep(environment, **_):
+    global runner
+    runner = environment.runner
 
 @events.request.add_listener
 def note(response_time, **_):
     global count
     count += 1
     if count == {last}:
-        os.kill(os.getpid(), signal.SIGTERM)
+        {end}
 
 @events.quit.add_listener
 def report(**_):
     print("heard", count)
 """
 NEVER = -1
+QUIT = "runner.quit()"
+SIGNAL = "os.kill(os.getpid(), signal.SIGTERM)"
 
 
 def locust(*options: str) -> list[str]:
@@ -61,16 +68,23 @@ def counts_in_csv(prefix: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("processes", "last"),
-    [(1, NEVER), (1, 700), pytest.param(2, NEVER, marks=pytest.mark.long)],
-    ids=["to-the-end", "until-a-signal", "two-processes"],
+    ("processes", "last", "end"),
+    [
+        (1, NEVER, ""),
+        (1, 700, SIGNAL),
+        (1, 700, QUIT),
+        pytest.param(2, NEVER, "", marks=pytest.mark.long),
+    ],
+    ids=["to-the-end", "until-a-signal", "until-a-plug-in-quits", "two-processes"],
 )
-def test_plug_ins_and_csv_files_see_every_request_once(processes: int, last: int, tmp_path: Path) -> None:
+def test_plug_ins_and_csv_files_see_every_request_once(
+    processes: int, last: int, end: str, tmp_path: Path
+) -> None:
     usage = re.search(r"locust -f (\S+) (.*) --host", EXAMPLE.read_text())
     assert usage is not None
     assert EXAMPLE.match(usage.group(1))
     plugin = tmp_path / "plugin.py"
-    plugin.write_text(PLUGIN.format(last=last))
+    plugin.write_text(PLUGIN.format(last=last, end=end or "pass"))
     prefix = tmp_path / "run"
     options = (*usage.group(2).split(), "--model", "delay", "--rate", "400", "--run-time", "3s")
     with fake_triton("--delay-ms", "200") as server:
@@ -86,6 +100,7 @@ def test_plug_ins_and_csv_files_see_every_request_once(processes: int, last: int
     printed = re.search(r"^\[\n.*?^\]$", done.stdout, re.MULTILINE | re.DOTALL)  # a worker prints an empty list
     assert printed is not None
     (entry,) = json.loads(printed[0])
+    expected -= end == QUIT  # which ends the event that it is called in, before Locust's statistics have it
     assert (entry["num_requests"], entry["num_failures"]) == (expected, 0)
     assert counts_in_csv(prefix) == {"delay": expected, "Aggregated": expected}
 
@@ -234,3 +249,11 @@ def test_a_value_that_cannot_be_ends_the_test_with_an_error(option: str) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2
     assert f"{option} " in done.stderr.replace(":", " ")
+
+
+def test_a_model_that_is_not_there_is_said_once_and_ends_the_test() -> None:
+    with fake_triton() as server:
+        command = locust("-f", str(EXAMPLE), "--model", "other", "--headless", "--host", server.url)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("does not serve other") == 1

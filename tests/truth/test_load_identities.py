@@ -51,17 +51,6 @@ def test_the_schedule_is_sent_once_and_the_servers_figures_are_those_of_the_wind
             assert run.log.service_ns.min() >= 3_000_000
 
 
-def test_a_load_of_two_processes_says_the_same() -> None:
-    looks: list[int] = []
-    with LoadGenerator(processes=2) as several, fake_triton("--delay-ms", "3") as server:
-        target = Target(url=server.url, model_name="delay")
-        run = several.run(target, PLAN, watch=lambda log: bool(looks.append(len(log))))
-        arrived = len(server.document("/kept")["kept_ns"]) - 2  # each process tried one request
-        assert_is_the_plan(run, PLAN, arrived=arrived)
-    assert looks == sorted(looks)
-    assert looks[-1] <= arrived
-
-
 def test_a_client_that_stalls_for_a_second_raises_p99_and_says_so() -> None:
     pids: list[int] = []
     plan = LoadPlan(rate_per_s=200, duration_s=2.0, seed=3, timeout_s=200.0)

@@ -1,13 +1,9 @@
 """The client adds no tail of its own: every latency and every p99, against the server's own clock in that run."""
 
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import fake_grpc
 import numpy as np
@@ -93,40 +89,5 @@ def test_a_closed_loop_asks_again_as_soon_as_it_has_its_answer(generator: LoadGe
         view = ServersView(run.log.scheduled_ns, kept_ns, arrived_ns, watch.seen)
         taken = of_a_log(run.log, view, run.measurement.p99_ms)
         return replace(taken, off={**taken.off, "were followed after over 5 ms": np.append(gaps_ns, 0) > 5e6})
-
-    assert_no_tail_of_its_own(take)
-
-
-LOCUSTFILE = """
-from loadgen.triton_user import {user}
-
-class Delay({user}):
-    model_name = "delay"
-    rate_per_s = 400
-    duration_s = 3
-    seed = 21
-    timeout_s = 2
-"""
-
-
-@pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_the_statistics_of_locust_have_no_tail_of_their_own(scheme: str, tmp_path: Path) -> None:
-    file = tmp_path / "locustfile.py"
-    file.write_text(LOCUSTFILE.format(user=f"Triton{scheme.title()}User"))
-    locust = Path(sys.executable).with_name("locust")
-    due_ns = schedule(OPEN)
-
-    def take() -> Taken:
-        with Watch() as watch, five_ms(scheme) as (target, kept):
-            command = [str(locust), "-f", str(file), "-H", target.url, "-u", "1"]
-            command += ["--headless", "-t", "8s", "--stop-timeout", "2", "--json"]
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-            view = ServersView(due_ns, *kept(len(due_ns)), watch.seen)
-        (entry,) = (entry for entry in json.loads(ended.stdout) if entry["name"] == "delay")
-        counts = {float(ms): count for ms, count in entry["response_times"].items()}
-        assert entry["num_requests"] == len(due_ns) == sum(counts.values())
-        times_ms = np.repeat(sorted(counts), [counts[ms] for ms in sorted(counts)])
-        p99_ms = float(np.quantile(times_ms, 0.99, method="inverted_cdf"))
-        return Taken(view=view, p99_ms=p99_ms, rounded_ms=0.5)
 
     assert_no_tail_of_its_own(take)

@@ -1,5 +1,6 @@
 """Workers on other machines as one group: what came of whom, in which order, and who was lost."""
 
+import time
 from collections import defaultdict, deque
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ RUN = 7
 PLAN = LoadPlan(rate_per_s=100.0, duration_s=1.0, seed=0, arrivals=Arrivals(kind="constant"))
 JOB = LoadJob(target=Target(url="http://127.0.0.1:9", model_name="m"), plan=PLAN, payload=Payload(), limit_ms=None)
 RESULT = shard_result(rows=50)
+AHEAD_NS = {"a": 0, "b": 3_600_000_000_000}
+"""How far the clock of a worker is ahead of ours."""
 Look = tuple[str, list[tuple[str, Report]]]
 """The workers that are connected, a letter each, and the reports that came, each with its worker."""
 
@@ -28,6 +31,7 @@ class Replay:
     """Workers that answer questions at once, and report what a list says, look after look."""
 
     def __init__(self, looks: list[Look]) -> None:
+        self.started_ns: dict[str, int] = {}
         self._looks = deque(looks)
         self._inbox: dict[str, deque[Report]] = defaultdict(deque)
 
@@ -41,7 +45,9 @@ class Replay:
     def give(self, worker: str, order: Order) -> None:
         assert order.run == RUN
         if order.do in ("clock", "prepare", "statistics"):
-            self._inbox[worker].append(Report(run=RUN, here_ns=5))
+            self._inbox[worker].append(Report(run=RUN, here_ns=time.monotonic_ns() + AHEAD_NS[worker]))
+        elif order.do == "start":
+            self.started_ns[worker] = order.origin_ns - AHEAD_NS[worker]
 
     def take(self, worker: str) -> Report | None:
         waiting = self._inbox[worker]
@@ -114,6 +120,15 @@ def test_a_look_shows_only_what_every_worker_has_reported() -> None:
         workers_log.append(len(workers.log()))
     assert workers_log == [1, 11, 100]
     assert len(workers.log()) == 100
+
+
+def test_workers_start_at_the_same_moment_each_by_its_own_clock() -> None:
+    replay = Replay([])
+    workers = RemoteWorkers(messenger=replay, run=RUN, workers=["a", "b"], job=JOB)
+    workers.prepare()
+    workers.start()
+    assert replay.started_ns["a"] > time.monotonic_ns()
+    assert abs(replay.started_ns["b"] - replay.started_ns["a"]) < 1_000_000_000
 
 
 def test_a_run_whose_workers_are_all_lost_says_so() -> None:
