@@ -17,7 +17,7 @@ from loadgen.errors import LoadError, PayloadError, TargetRefused
 from loadgen.spec.addresses import is_on_this_machine
 from loadgen.spec.target import Target
 from loadgen.traffic.payloads import Place
-from loadgen.wire.questions import read_server_name, register_memory, unregister_memory
+from loadgen.wire.questions import PAUSES_S, pause, read_server_name, register_memory, unregister_memory
 
 HEADER = "tritune-memory"
 _OUR_SERVERS = re.compile(r"tritune-[0-9a-f]{12}")
@@ -96,9 +96,15 @@ class SharedInputs:
         return cls(target, places)
 
     def close(self) -> None:
-        """Unregister the region; a server that has ended needs no request."""
+        """Unregister the region, once the server is done with the last request; one that has ended needs none."""
         with contextlib.suppress(LoadError):
-            unregister_memory(self._target, self.region)
+            for pause_s in PAUSES_S:
+                try:
+                    unregister_memory(self._target, self.region)
+                except TargetRefused:
+                    pause(pause_s)
+                else:
+                    break
 
     @property
     def region(self) -> str:
