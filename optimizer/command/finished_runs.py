@@ -155,13 +155,22 @@ def explain(
     trial: Annotated[
         str, typer.Argument(help="Number of one of its trials; `best`: the recommendation.", metavar="[TRIAL]")
     ] = BEST,
+    rate: Annotated[
+        bool, typer.Option("--rate", help="Explain the certified rate instead: every load run in its order.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON on stdout.")] = False,
 ) -> None:
     """Explain the recommendation or a trial: why it was tried, the prediction, the measurement, and its end."""
-    from optimizer.reports.terminal import explanation_view
-    from search.answer.explain import explain_trial
+    from optimizer.reports.terminal import explanation_view, rate_view
+    from search.answer.explain import explain_rate, explain_trial
     from search.records.run_files import read_recommendation
 
+    if rate and trial != BEST:
+        raise BadInput(f"--rate does not go with a trial, {trial} here.", "Leave one of them out.")
+    if rate:
+        of_rate = explain_rate(run)
+        _show(of_rate, None if json else partial(rate_view, of_rate))
+        return
     found = read_recommendation(run) if trial == BEST else None
     if found is None and not trial.isdecimal():
         raise BadInput(f"{trial} is not the number of a trial.", f"Give one, or {BEST} for the recommendation.")

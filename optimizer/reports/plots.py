@@ -9,10 +9,9 @@ from itertools import accumulate
 from loadgen.records.formats import format_rate, format_seconds
 from loadgen.reports.kit import Data, Plot
 from optimizer.reports.evidence import Evidence, compared_at_one_rate
-from optimizer.reports.trial_tables import confirmation_answer, load_run_answer
+from search.answer.explain import rate_steps
 from search.labels import baseline_name
-from search.records.confirmations import ConfirmationRecord
-from search.records.trial import STAGES, ConfigRecord, LoadRunRecord, MeasurementRecord, TrialRecord
+from search.records.trial import STAGES, ConfigRecord, MeasurementRecord, TrialRecord
 
 WINNER = "recommended"
 MAX_SILENCE_S = 60.0
@@ -56,35 +55,22 @@ def _load_runs(evidence: Evidence) -> Iterator[Data]:
     winners = [] if evidence.found is None else [evidence.found.winner]  # one may have a run more than its trial
     trials = {trial.number: trial for trial in (*evidence.trials, *winners)}
     roles = {trial.number: role for role, trial in _pair(evidence)}
-    tried: list[tuple[TrialRecord, LoadRunRecord | ConfirmationRecord, str, str]] = [
-        (trial, run, _decided(run.answer, run.overloaded, run.trusted), load_run_answer(run))
-        for trial in trials.values()
-        for run in trial.load_runs
-    ]
-    tried += [
-        (trials[one.trial], one, _decided(one.answer, one.overloaded, not one.problems), confirmation_answer(one))
-        for one in evidence.confirmations
-        if one.trial in trials
-    ]
-    for trial, run, decided, words in tried:
+    for step in rate_steps(trials.values(), (one for one in evidence.confirmations if one.trial in trials)):
+        trial = trials[step.trial]
         yield {
             **_named(evidence, trial),
             "role": roles.get(trial.number),
             "state": trial.state,
-            "began": run.began_unix_s,
-            "s": run.seconds,
-            "rate": run.rate_per_s,
-            "ms": run.latency_ms,
-            "decided": decided,
-            "words": words,
-            "confirms": isinstance(run, ConfirmationRecord),
+            "began": step.began_unix_s,
+            "s": step.seconds,
+            "rate": step.rate_per_s,
+            "ms": step.latency_ms,
+            "decided": step.decided,
+            "words": step.answer,
+            "confirms": step.step != "trial",
+            "low": None if step.believed is None else step.believed.low_per_s,
+            "high": None if step.believed is None else step.believed.high_per_s,
         }
-
-
-def _decided(answer: str | None, overloaded: bool | None, trusted: bool) -> str:
-    if not trusted:
-        return "not trusted"
-    return "violated" if overloaded else answer or "inconclusive"
 
 
 def _placed(items: list[Data]) -> list[Data]:

@@ -15,6 +15,7 @@ from optimizer.config import KEPT, OptimizeConfig
 from optimizer.reports import plots, tables, text, trial_tables
 from optimizer.reports.card import answer_card
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evidence
+from search.answer.explain import rate_steps
 from search.labels import is_ensemble, is_own, member_name
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import shown_directory
@@ -114,21 +115,15 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         more = "" if plot[1]["timed"] else " When they began was not recorded, so they follow each other."
         more += " Below, the machine's speed in each second where it is known." if plot[1]["speeds"] else ""
         yield Section(
-            title="What every load run decided" if found is None else "How certain the answer is",
+            title="What every load run decided" if found is None else "How the rate was found",
             plot=plot,
             caption="Each bar is a load run, as long as it took; its mark is what the run decided by itself. "
-            f"Thick bars are confirmations with fresh arrivals, on which a certificate is based.{more}",
+            "Thick bars are confirmations with fresh arrivals, on which a certificate is based. The band is where "
+            f"the capacity was believed to be, with 90 %.{more}",
+            note="A confirmation lasts until it is decided whether the rate can be certified. Of all requests, "
+            f"{format_percent(1 - first.quantile)} may be over the limit. {trial_tables.BELIEVED}",
+            table=trial_tables.rate_steps(rate_steps(evidence.trials, evidence.confirmations)),
         )
-    yield Section(
-        title="Confirmations of a rate",
-        note="Each is a load run with fresh arrivals, which lasts until it is decided whether the rate can be "
-        f"certified. Of all requests, {format_percent(1 - first.quantile)} may be over the limit.",
-        table=trial_tables.confirmations(
-            evidence.confirmations,
-            {trial.number: evidence.words(trial.config) for trial in evidence.trials},
-            latency=first.name,
-        ),
-    )
     ended = len(evidence.trials)
     yield Section(
         title=f"{ended} trial{'' if ended == 1 else 's'}",

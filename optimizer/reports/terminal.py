@@ -21,7 +21,7 @@ from optimizer.reports.evidence import RunsRecord
 from optimizer.reports.report import REPORT_FILE
 from optimizer.run.recommendation import DIFF_FILE
 from search.answer.comparison import RunComparisonRecord
-from search.answer.explain import Explanation
+from search.answer.explain import Explanation, RateExplanation
 from search.labels import record_text, runtime_text, trial_text
 from search.records.fleet import FleetRecord
 from search.records.recommendation import RecommendationRecord
@@ -159,9 +159,8 @@ def explanation_view(explanation: Explanation, found: RecommendationRecord | Non
     sections: tuple[tuple[str, tuple[str, ...], Table | None], ...] = (
         ("Why it was tried", explanation.why, None),
         ("Prediction", explanation.predicted, None),
-        ("Measurement", explanation.seen, trial_tables.load_runs(trial)),
+        ("Measurement", explanation.seen, trial_tables.rate_steps(explanation.steps)),
         ("How it ended", (explanation.ended,), None),
-        ("Confirmations", (), trial_tables.confirmations(explanation.confirmations)),
         ("Cost", (spent,), None),
     )
     parts: list[RenderableType] = [] if found is None else [recommendation_view(found), ""]
@@ -172,6 +171,13 @@ def explanation_view(explanation: Explanation, found: RecommendationRecord | Non
         if answers:
             parts += ["", Text(title, style="bold"), Padding(Group(*answers), (0, 0, 0, 2))]
     return Group(*parts)
+
+
+def rate_view(explanation: RateExplanation) -> RenderableType:
+    """Return why this rate is certified and no higher one, and the load runs that led to it."""
+    table = trial_tables.rate_steps(explanation.steps)
+    assert table is not None
+    return Group(*map(Text, explanation.why), "", terminal_table(table), Text(trial_tables.BELIEVED, style="dim"))
 
 
 def runs_view(listed: RunsRecord) -> RenderableType:

@@ -1,17 +1,18 @@
-"""The tables of what was tried: trials, load runs, confirmations, why they ended, and the time they took."""
+"""The tables of what was tried: trials, load runs, why they ended, and the time they took."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import UNKNOWN, format_ms, format_rate
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number
 from optimizer.reports.evidence import Evidence
+from search.answer.explain import RateStep
 from search.labels import rate_text
-from search.records.confirmations import ConfirmationRecord
+from search.records.confirmations import BelievedRecord
 from search.records.recommendation import RecommendationRecord, StepRecord
-from search.records.trial import LoadRunRecord, TrialRecord
+from search.records.trial import TrialRecord
 
 LONGEST_REASON = 200
 """A reason of more than 200 characters, such as a server's log, is folded after its first words."""
@@ -33,21 +34,6 @@ def short_and_rest(reason: str) -> tuple[str, str]:
         return reason, ""
     first = reason[:LONGEST_REASON].rsplit(maxsplit=1)[0]
     return f"{first} ...", reason
-
-
-def confirmation_answer(one: ConfirmationRecord) -> str:
-    """Return `met`, `violated` or `inconclusive`, and why nothing was decided, or what happened."""
-    if one.problems:
-        return f"not trusted: {'; '.join(one.problems)}"
-    meanwhile = "overloaded" if one.overloaded else one.change
-    return one.answer if meanwhile is None else f"{one.answer}: {meanwhile}"
-
-
-def load_run_answer(run: LoadRunRecord) -> str:
-    """Return the answer of a trial's load run in a word or two, or why there is none, and how the run changed."""
-    if not run.trusted:
-        return f"not trusted: {'; '.join(run.problems)}" if run.problems else "not trusted"
-    return run.word if run.change is None else f"{run.word}: {run.change}"
 
 
 def trials(evidence: Evidence) -> Table | None:
@@ -73,53 +59,48 @@ def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
     )
 
 
-def confirmations(
-    attempts: Sequence[ConfirmationRecord], knobs: Mapping[int, str] | None = None, *, latency: str = "latency"
-) -> Table | None:
-    """Every attempt to confirm a rate, with the knobs of its trial by number if given; None if there was none."""
+def rate_steps(steps: Sequence[RateStep]) -> Table | None:
+    """Every load run in its order, with what was believed before and what followed; None if there was none."""
+    began_s = min((one.began_unix_s for one in steps if one.began_unix_s is not None), default=0.0)
     rows = tuple(
         (
+            Cell(text=UNKNOWN if one.began_unix_s is None else _clock(one.began_unix_s - began_s)),
+            Cell(text=f"{STEPS[one.step]} {one.trial}"),
             number(one.rate_per_s, format_rate),
-            *([] if knobs is None else [Cell(text=knobs.get(one.trial, UNKNOWN))]),
-            number(one.latency_ms, format_ms),
-            Cell(text=f"{one.violations:,} of {one.requests:,}", order=one.violations, style=NUMBER),
-            number(one.seconds, _one_decimal),
-            Cell(text="restarted" if one.again else "first"),
-            Cell(text=confirmation_answer(one), style=f"reason {'' if one.problems else one.answer}".strip()),
-            Cell(text=one.why or ""),
+            Cell(text="" if one.believed is None else ";\n".join(_belief(one.believed))),
+            Cell(text=";\n".join(filter(None, (_seen(one), one.followed))), style=f"reason {one.decided}"),
         )
-        for one in attempts
+        for one in steps
     )
-    configuration = () if knobs is None else ("configuration",)
-    headings = (
-        "rate/s",
-        *configuration,
-        f"{latency} ms",
-        "over the limit",
-        "seconds",
-        "server",
-        "answer",
-        "because",
-    )
-    return Table(headings=headings, rows=rows, sortable=True) if rows else None
+    return Table(headings=("time", "step", "rate/s", "believed", "seen"), rows=rows) if rows else None
 
 
-def load_runs(trial: TrialRecord) -> Table | None:
-    """Every load run of a trial; None if there was none."""
-    rows = tuple(
-        (
-            number(run.rate_per_s, format_rate),
-            number(run.seconds, _one_decimal),
-            number(run.requests, count),
-            number(run.violations, count),
-            number(run.latency_ms, format_ms),
-            Cell(text=load_run_answer(run), style="reason"),
-            Cell(text=UNKNOWN if run.seed is None else str(run.seed), style=NUMBER),
-        )
-        for run in trial.load_runs
-    )
-    headings = ("rate/s", "seconds", "requests", "over the limit", "latency ms", "answer", "seed")
-    return Table(headings=headings, rows=rows) if rows else None
+STEPS = {"trial": "trial", "confirmation": "confirm", "second confirmation": "again"}
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def _belief(one: BelievedRecord) -> Iterator[str]:
+    yield f"{format_rate(one.capacity_per_s)} ({format_rate(one.low_per_s)} to {format_rate(one.high_per_s)})"
+    if one.covered_per_s is not None:
+        yield f"{format_rate(one.covered_per_s)} at all speeds"
+    if one.chance is not None:
+        yield f"chance {100 * one.chance:.0f} %"
+
+
+def _seen(one: RateStep) -> str:
+    of = "" if one.requests is None or one.violations is None else f", {one.violations:,} of {one.requests:,} late"
+    took = "" if one.seconds is None else f", {one.seconds:.1f} s"
+    return f"{one.answer}{of}{took}, {format_ms(one.latency_ms)} ms"
+
+
+BELIEVED = (
+    "Believed before a run: the capacity at the machine's usual speed (90 % interval), what is kept of it at all "
+    "speeds that the machine had, and the share of simulated tests at this rate that met it."
+)
 
 
 def _one_decimal(value: float | None) -> str:

@@ -1,8 +1,9 @@
-"""Explain a trial from a run's files: its reason, prediction, measurements and end."""
+"""Explain a trial, or the certified rate, from a run's files."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -13,10 +14,10 @@ from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_rate
 from search.labels import is_own
 from search.record import Record
-from search.records.confirmations import ConfirmationRecord, read_confirmations
+from search.records.confirmations import BelievedRecord, ConfirmationRecord, believed, read_confirmations
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_trials, recommendation_if_any
-from search.records.trial import Cause, ConfigRecord, PredictionRecord, TrialRecord, WhyRecord
+from search.records.trial import Cause, ConfigRecord, LoadRunRecord, PredictionRecord, TrialRecord, WhyRecord
 
 Role = Literal["winner", "baseline", "alternative"]
 
@@ -32,6 +33,44 @@ CAUSES: dict[Cause, str] = {
 }
 
 
+Step = Literal["trial", "confirmation", "second confirmation"]
+Decided = Literal["met", "violated", "inconclusive", "not trusted"]
+
+FOLLOWED: dict[Decided, str] = {
+    "met": "certified on this server",
+    "violated": "only lower rates follow",
+    "inconclusive": "given up: the time would not decide it",
+    "not trusted": "it does not count",
+}
+"""What follows a confirmation."""
+
+
+class RateStep(Record):
+    """A load run: what was believed before it, what was seen, and what followed. null is unknown."""
+
+    step: Step
+    trial: int
+    rate_per_s: float
+    began_unix_s: float | None
+    seconds: float | None
+    believed: BelievedRecord | None = Field(description="Of a trial: before its first run.")
+    decided: Decided
+    answer: str
+    requests: int | None
+    violations: int | None
+    latency_ms: float | None
+    followed: str = Field(description="Empty: the trial went on.")
+
+
+class RateExplanation(Record):
+    """`optimize explain --rate --json`: why this rate is certified and no higher one."""
+
+    certified_per_s: float | None
+    trial: int | None = Field(description="The recommendation's.")
+    why: tuple[str, ...]
+    steps: tuple[RateStep, ...]
+
+
 class Explanation(Record):
     """`optimize explain --json`."""
 
@@ -41,7 +80,7 @@ class Explanation(Record):
     predicted: tuple[str, ...]
     seen: tuple[str, ...]
     ended: str
-    confirmations: tuple[ConfirmationRecord, ...]
+    steps: tuple[RateStep, ...]
 
 
 def explain_trial(directory: Path, number: int) -> Explanation:
@@ -59,7 +98,7 @@ def explain_trial(directory: Path, number: int) -> Explanation:
         predicted=tuple(_predicted(trial.why)),
         seen=tuple(_seen(trial)),
         ended=f"{trial.state}: {trial.reason}",
-        confirmations=tuple(one for one in read_confirmations(directory) if one.trial == number),
+        steps=rate_steps([trial], (one for one in read_confirmations(directory) if one.trial == number)),
     )
 
 
@@ -124,11 +163,7 @@ def _service_times(guess: PredictionRecord) -> str:
 def _seen(trial: TrialRecord) -> list[str]:
     lines = []
     if trial.rate_at_limit_per_s:
-        bounds = ""
-        if trial.rate_low_per_s is not None and trial.rate_high_per_s is not None:
-            bounds = f" ({format_rate(trial.rate_low_per_s)} to {format_rate(trial.rate_high_per_s)}/s)"
-        rate = f"{format_rate(trial.rate_at_limit_per_s)}/s{bounds}"
-        lines.append(f"The capacity is {'at most ' if trial.state == 'pruned' else ''}{rate}.")
+        lines.append(f"Its {_result(trial)}.")
     guess = None if trial.why is None else trial.why.prediction
     if guess is not None and trial.rate_low_per_s and trial.rate_high_per_s:
         off = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s) / guess.rate_per_s - 1
@@ -139,3 +174,103 @@ def _seen(trial: TrialRecord) -> list[str]:
     if trial.lone_latency_ms is not None:
         lines.append(f"A request that meets an idle server takes {trial.lone_latency_ms:.3g} ms (median).")
     return lines
+
+
+def explain_rate(directory: Path) -> RateExplanation:
+    """Explain the certified rate of the run in `directory` by its load runs. Raises BadInput if it has none."""
+    steps = rate_steps(read_trials(directory), read_confirmations(directory))
+    if not steps:
+        raise BadInput(f"The run in {directory} has sent no load yet.", "Go on with optimize --resume RUN_DIR.")
+    found = recommendation_if_any(directory)
+    certificate = None if found is None else found.winner.certificate
+    return RateExplanation(
+        certified_per_s=None if certificate is None else certificate.rate_per_s,
+        trial=None if found is None else found.winner.number,
+        why=("No rate is certified.",) if found is None else tuple(_why_not_more(found, steps)),
+        steps=steps,
+    )
+
+
+def _why_not_more(found: RecommendationRecord, steps: Iterable[RateStep]) -> Iterator[str]:
+    """Yield what the certified rate stands on, and what speaks against a higher one."""
+    certificate, number = found.winner.certificate, found.winner.number
+    assert certificate is not None
+    rate_per_s = certificate.rate_per_s
+    servers = "two servers" if certificate.confirmed_again else "one server"
+    yield f"{format_rate(rate_per_s)}/s is certified for trial {number}: {servers} met it."
+    own = [one for one in steps if one.trial == number and one.step != "trial"]
+    met_per_s = max((one.rate_per_s for one in own if one.decided == "met"), default=rate_per_s)
+    if met_per_s > 1.001 * rate_per_s:
+        yield f"{format_rate(met_per_s)}/s was met, too, but not all of it is kept while the machine is slow."
+    above = [one for one in own if one.rate_per_s > met_per_s and one.decided != "met"]
+    if above:
+        least = min(above, key=lambda one: one.rate_per_s)
+        yield f"Of higher rates, {format_rate(least.rate_per_s)}/s was sent: {least.answer}."
+    yield "A higher rate is tried as long as its chance is worth the seconds of its runs, and there is time."
+
+
+def rate_steps(trials: Iterable[TrialRecord], confirmations: Iterable[ConfirmationRecord]) -> tuple[RateStep, ...]:
+    """Return the load runs of trials and confirmations as they began; trials first if that is not known."""
+    steps = [step for trial in trials for step in _trial_steps(trial)]
+    for one in confirmations:
+        step: Step = "second confirmation" if one.again else "confirmation"
+        steps.append(_step(one, one.trial, step, one.believed, trusted=not one.problems))
+    if all(one.began_unix_s is not None for one in steps):
+        steps.sort(key=lambda one: one.began_unix_s or 0.0)
+    return tuple(steps)
+
+
+def _trial_steps(trial: TrialRecord) -> Iterator[RateStep]:
+    guess = None if trial.why is None else trial.why.prediction
+    belief = None if guess is None else believed(guess.rate_per_s, guess.sd)
+    for left, run in zip(reversed(range(len(trial.load_runs))), trial.load_runs, strict=True):
+        followed = "" if left else _result(trial)
+        yield _step(run, trial.number, "trial", belief, trusted=run.trusted, followed=followed)
+        belief = None
+
+
+def _result(trial: TrialRecord) -> str:
+    if not trial.rate_at_limit_per_s:
+        return trial.state
+    bounds = ""
+    if trial.rate_low_per_s is not None and trial.rate_high_per_s is not None:
+        bounds = f" ({format_rate(trial.rate_low_per_s)} to {format_rate(trial.rate_high_per_s)})"
+    most = "at most " if trial.state == "pruned" else ""
+    return f"capacity {most}{format_rate(trial.rate_at_limit_per_s)}/s{bounds}"
+
+
+def _step(
+    run: LoadRunRecord | ConfirmationRecord,
+    trial: int,
+    step: Step,
+    belief: BelievedRecord | None,
+    *,
+    trusted: bool,
+    followed: str | None = None,
+) -> RateStep:
+    decided: Decided = "inconclusive"
+    if not trusted:
+        decided = "not trusted"
+    elif run.overloaded or run.answer == "violated":
+        decided = "violated"
+    elif run.answer == "met":
+        decided = "met"
+    if not trusted:
+        words = "; ".join(run.problems)
+        answer = f"not trusted: {words}" if words else "not trusted"
+    else:
+        answer = run.word if run.change is None else f"{run.word}: {run.change}"
+    return RateStep(
+        step=step,
+        trial=trial,
+        rate_per_s=run.rate_per_s,
+        began_unix_s=run.began_unix_s,
+        seconds=run.seconds,
+        believed=belief,
+        decided=decided,
+        answer=answer,
+        requests=run.requests,
+        violations=run.violations,
+        latency_ms=run.latency_ms,
+        followed=FOLLOWED[decided] if followed is None else followed,
+    )

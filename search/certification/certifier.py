@@ -16,7 +16,7 @@ from loadgen.statistics.slo_test import Verdict, combined_answer
 from search.certification.plans import LEAST_MET_S, MIN_RUN_S, ConfirmationRun, Evidence, Plan
 from search.labels import memory_text
 from search.records.certificate import CertificateRecord, SlowPhasesRecord
-from search.records.confirmations import keep_attempt
+from search.records.confirmations import believed, keep_attempt
 from search.records.trial import AnswersRecord
 from search.study.belief import Belief
 from search.study.store import TrialStore
@@ -171,6 +171,14 @@ class Certifier:
         if plan.servers > 1:
             duration_s = max(MIN_RUN_S, FIRST_SHARE * (duration_s - trial.loading_s))
         before = self.bench.spent.contention
+        fixed = self.context.objective.rate_per_s is not None
+        before_it = believed(
+            self.belief.usual_per_s(trial),
+            self.belief.error(trial),
+            covered_per_s=None if fixed else self.belief.highest_covered(trial),
+            chance=plan.outlook.share,
+            needed_s=plan.needed_s,
+        )
         self._runs += 1
         patient = self.context.workload.to_the_end(decided, rate_per_s, duration_s)
 
@@ -194,7 +202,7 @@ class Certifier:
             trial=trial.number,
             again=again,
             change=change,
-            why=plan.reason,
+            belief=before_it,
             began_unix_s=probe.began_unix_s,
         )
         if change is not None:

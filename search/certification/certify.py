@@ -217,7 +217,7 @@ class Certification:
             between = None if paired is None else self._between(plan, paired)
             if between is not None:
                 plan, paired = between, None
-            log.info("next: trial %d, %s", plan.trial.number, plan.reason)
+            log.info("next: trial %d, %.6g/s: chance %.2f", plan.trial.number, plan.rate_per_s, plan.outlook.share)
             found = certifier.run(plan)
             self._certified = {n: one for n, one in self._certified.items() if not self._is_withdrawn(one)}
             if found is not None:

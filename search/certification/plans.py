@@ -9,13 +9,12 @@ from functools import reduce
 
 from loadgen.measurement.cpu_contention import CpuContention, merge_contention
 from loadgen.measurement.request_log import RequestLog
-from loadgen.records.formats import format_rate, format_seconds
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import Verdict, certify_together
 from search.records.certificate import CertificateRecord, CertifiedLatencyRecord
 from search.study.acquisition import PATIENCE_S
-from search.study.belief import DRAWS, Belief, Outlook
+from search.study.belief import Belief, Outlook
 from search.trials.context import confidence_of_a_run
 from search.trials.predicted_trial import LATE_STEP
 from search.trials.trial import Trial
@@ -157,11 +156,9 @@ class Plan:
     trial: Trial
     rate_per_s: float
     outlook: Outlook
-    left_s: float
     servers: int = 1
     loading_s: float = 0.0
     held_per_s: float = 0.0
-    other: Plan | None = None
 
     @property
     def worth(self) -> float:
@@ -173,18 +170,6 @@ class Plan:
     def needed_s(self) -> float:
         """The seconds until the rate is certified, if it passes."""
         return self.loading_s + self.servers * self.outlook.seconds
-
-    @property
-    def reason(self) -> str:
-        """Why this run, in one line."""
-        text = f"{self.chance} within {format_seconds(max(1, round(self.left_s)))}"
-        return text if self.other is None else f"{text}; {self.other.chance}"
-
-    @property
-    def chance(self) -> str:
-        """How many of the simulated tests at this rate passed."""
-        passed = round(self.outlook.share * DRAWS)
-        return f"{format_rate(self.rate_per_s)}/s: {passed} of {DRAWS} simulated tests passed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +226,7 @@ class Planner:
                 tried(rate_per_s)
                 rate_per_s *= LOWER
         able = sorted((plan for plan in plans if plan.outlook.share > 0), key=lambda plan: -plan.worth)
-        best = replace(able[0], other=able[1] if able[1:] else None) if able else None
+        best = able[0] if able else None
         if held_per_s or left_s - loading_s < MIN_RUN_S:
             return best
         if not self.once and (best is None or best.outlook.share < LIKELY):
@@ -283,7 +268,6 @@ class Planner:
             rate_per_s=rate_per_s,
             outlook=replace(outlook, seconds=max(outlook.seconds, self.least_s, min(LEAST_MET_S, seconds))),
             servers=servers,
-            left_s=left_s,
             loading_s=loading_s,
             held_per_s=held_per_s,
         )

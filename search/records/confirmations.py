@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -12,10 +13,37 @@ from loadgen.finite import Count
 from loadgen.measurement.request_log import none_if_not_finite
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import combined_answer
-from search.record import Record
+from search.record import Rate, Record, passing_over
 from search.records.run_files import append_line, read_records
+from search.records.trial import run_word
 
 CONFIRMATIONS_FILE = "confirmations.jsonl"
+
+NORMAL_90 = 1.645
+"""90 % of a normal distribution lie within so many standard deviations of its mean."""
+
+
+class BelievedRecord(Record):
+    """What was believed of a candidate before a load run."""
+
+    capacity_per_s: Rate = Field(description="The median of its capacity at the machine's usual speed.")
+    low_per_s: Rate = Field(description="At the lower end of the 90 % interval.")
+    high_per_s: Rate = Field(description="At the upper end of it.")
+    covered_per_s: Rate | None = Field(
+        default=None, description="What it keeps at the speeds of the machine in the whole run. null: not asked."
+    )
+    chance: float | None = Field(
+        default=None, ge=0, le=1, description="Share of simulated tests at the rate that met it; null: none was."
+    )
+    needed_s: float | None = Field(
+        default=None, description="Seconds until the rate would be certified; null: no test was simulated."
+    )
+
+
+def believed(capacity_per_s: float, error: float, **more: float | None) -> BelievedRecord:
+    """Return a belief in a capacity of which `error` is the standard error of its logarithm."""
+    low_per_s, high_per_s = (capacity_per_s * math.exp(sign * NORMAL_90 * error) for sign in (-1, 1))
+    return BelievedRecord(capacity_per_s=capacity_per_s, low_per_s=low_per_s, high_per_s=high_per_s, **more)
 
 
 class ConfirmationRecord(Record):
@@ -45,11 +73,19 @@ class ConfirmationRecord(Record):
         description="How the run changed in its middle, in words: nearly all late requests were in one half. "
         "null: it did not, or it was overloaded.",
     )
-
-    why: str | None = Field(default=None, description="Why this rate was sent. null: earlier versions.")
+    believed: BelievedRecord | None = Field(default=None, description="null: an earlier version.")
     began_unix_s: float | None = Field(
         default=None, description="When it began; null: an earlier version did not keep it."
     )
+
+    _earlier = passing_over("why")
+
+    @property
+    def word(self) -> str:
+        """The answer, or the tendency, in a word or two."""
+        return run_word(
+            self.answer, met=self.met, overloaded=self.overloaded, late=self.violations, n=self.requests
+        )
 
     @property
     def late(self) -> str:
@@ -65,10 +101,10 @@ def keep_attempt(
     trial: int,
     again: bool,
     change: str | None = None,
-    why: str | None = None,
+    belief: BelievedRecord | None = None,
     began_unix_s: float | None = None,
 ) -> None:
-    """Append an attempt to the run's file; `change` says how its run changed in its middle, `why` it was made."""
+    """Append an attempt, before which there was a `belief`; `change` says how its run changed in its middle."""
     others = (one for one in attempt.others if one.limit.model is not None and one.answer == "violated")
     verdict = next(others, attempt.verdict)
     record = ConfirmationRecord(
@@ -87,7 +123,7 @@ def keep_attempt(
         problems=attempt.problems,
         burst=none_if_not_finite(verdict.burst),
         change=change,
-        why=why,
+        believed=belief,
         began_unix_s=began_unix_s,
     )
     append_line(directory / CONFIRMATIONS_FILE, record.model_dump_json())

@@ -103,12 +103,15 @@ const SLOW = 1 / 1.2; // of the usual speed: a slow phase, as in search/simulato
 const draw = {
   certainty({ runs, speeds, silences, certified, timed }, width) {
     const ends = (d) => d.from + d.s;
-    const rates = [...runs, ...certified].map((d) => d.rate);
+    const believed = runs.filter((d) => d.role === "recommended" && d.low);
+    const rates = [...[...runs, ...certified].map((d) => d.rate), ...believed.flatMap((d) => [d.low, d.high])];
     const log = d3.max(rates) > 4 * d3.min(rates);
     const y = log ? logDomain(rates) : domain(rates);
     const label = !timed ? "seconds of load, trials before confirmations →"
       : `${silences.length ? "seconds, cut at the dotted lines" : "seconds from the first load run on"} →`;
     const x = { label, domain: [0, d3.max([...runs, ...speeds], ends)], ticks: xTicks(width) };
+    const band = d3.sort(believed, (d) => d.from);
+    if (band.length) band.push({ ...band.at(-1), from: x.domain[1] });
     let last = -Infinity;
     const room = (130 * x.domain[1]) / width; // a label that would run into the one before is left out
     const named = silences.filter((d) => d.at - last > room && ((last = d.at), true));
@@ -129,6 +132,7 @@ const draw = {
       ariaLabel: "Rate and duration of every load run", x: { ...x, label: bars.length ? null : label }, y: { type: log ? "log" : "linear", domain: y, axis: null },
       marks: [
         ...(log ? logAxis(y, "↑ requests/s") : [Plot.gridY({ ticks: 5, ...GRID }), Plot.axisY({ ticks: 5, tickFormat: short, label: "↑ requests/s" })]),
+        Plot.areaY(band, { x: "from", y1: "low", y2: "high", curve: "step-after", fill: "var(--winner)", fillOpacity: 0.14 }),
         Plot.ruleY(certified, { y: "rate", stroke: "var(--winner)", strokeWidth: 1.5 }),
         Plot.ruleX(silences, { x: "at", stroke: "var(--soft)", strokeDasharray: "2 3" }),
         Plot.text(named, { x: "at", text: "name", frameAnchor: "bottom", dy: -6, fill: "var(--soft)", stroke: "var(--paper)", strokeWidth: 4 }),
@@ -149,6 +153,7 @@ const draw = {
       .map(([decided, color, kind]) => [kind, color, decided]);
     if (runs.some((d) => d.confirms)) entries.push(["bar", "var(--soft)", "confirmation"]);
     if (certified.length) entries.push(["line", "var(--winner)", "certified rate"]);
+    if (band.length) entries.push(["square", "color-mix(in srgb, var(--winner) 25%, var(--paper))", "capacity believed"]);
     if (bars.length) entries.push(["square", "var(--frontier)", "machine's speed"]);
     if (bars.some((d) => d.speed < SLOW)) entries.push(["square", "var(--infeasible)", "slow"]);
     return [key(entries), tried, ...(bars.length ? [strip] : [])];

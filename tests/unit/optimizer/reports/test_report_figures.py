@@ -19,10 +19,10 @@ from optimizer.reports.card import answer_card, config_lines
 from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.report import commands, html_page, report_of
 from optimizer.reports.terminal import explanation_view
-from optimizer.reports.trial_tables import LONGEST_REASON, load_run_answer, reason_of, short_and_rest
+from optimizer.reports.trial_tables import LONGEST_REASON, reason_of, short_and_rest
 from optimizer.run.progress import trial_line
 from optimizer.run_file import save_config
-from search.answer.explain import Explanation
+from search.answer.explain import Explanation, rate_steps
 from search.records.confirmations import ConfirmationRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import PredictedRecord, write_predictions
@@ -238,13 +238,10 @@ def nothing(tmp_path: Path) -> Evidence:
 
 
 def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> None:
-    part = next(part for part in report_of(nothing).sections if part.title == "Confirmations of a rate")
-    assert [[row[3], row[6]] for row in texts(part.table)] == [
-        ["159 of 15,201", "inconclusive"],
-        ["9,000 of 15,201", "violated: overloaded"],
-        ["159 of 15,201", f"inconclusive: {CHANGED}"],
-        ["159 of 15,201", "not trusted: requests left late"],
-    ]
+    part = next(part for part in report_of(nothing).sections if part.plot and part.plot[0] == "certainty")
+    rows = [row for row in texts(part.table) if row[1].startswith("confirm")]
+    seen = ("159 of 15,201", "overloaded, 9,000 of 15,201", CHANGED, "not trusted: requests left late")
+    assert [words in row[4] for words, row in zip(seen, rows, strict=True)] == [True] * len(seen)
     drawn = json.loads(Page(html_page(nothing)).scripts[0])["rates"]
     assert [one["decided"] for one in drawn["runs"]] == ["inconclusive", "violated", "inconclusive"]
 
@@ -290,13 +287,14 @@ def test_load_runs_of_earlier_versions_are_drawn_one_after_the_other(tmp_path: P
 
 def test_a_change_is_said_in_the_same_words_everywhere() -> None:
     run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=False, trusted=True, violations=130, change=CHANGED)
-    assert load_run_answer(run) == f"looks violated: {CHANGED}"
     changed = trial(load_runs=(run, run.changed(change=None)))
+    steps = rate_steps([changed], [confirmation(change=CHANGED)])
+    assert [CHANGED in one.answer for one in steps] == [True, False, True]
     assert reason_of(changed) == f"the capacity was found; at 790/s {CHANGED}"
     assert f"at 790/s {CHANGED}" in trial_line(changed, is_best=False)
     explained = Explanation(
         trial=changed, role=None, why=(), predicted=(), seen=(), ended="",
-        confirmations=(confirmation(change=CHANGED),),
+        steps=steps,
     )  # fmt: skip
     console = SafeConsole(width=400, force_terminal=False, file=None)
     with console.capture() as capture:
@@ -304,10 +302,21 @@ def test_a_change_is_said_in_the_same_words_everywhere() -> None:
     assert capture.get().count(CHANGED) == 2
 
 
+def test_load_runs_stand_in_the_order_in_which_they_began() -> None:
+    begun = trial(1, load_runs=(LOAD_RUN.changed(began_unix_s=30.0),))
+    steps = rate_steps([begun], [confirmation(trial=1, began_unix_s=at_s) for at_s in (10.0, 50.0)])
+    assert [(one.step, one.began_unix_s) for one in steps] == [
+        ("confirmation", 10.0), ("trial", 30.0), ("confirmation", 50.0),
+    ]  # fmt: skip
+    assert [one.began_unix_s for one in rate_steps([begun], [confirmation(trial=1)])] == [30.0, None]
+
+
 def test_the_answer_of_a_load_run_that_was_not_trusted_is_why() -> None:
     run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=True, trusted=False, problems=("late", "stalled"))
-    assert load_run_answer(run) == "not trusted: late; stalled"
-    assert load_run_answer(run.model_copy(update={"problems": ()})) == "not trusted"
+    silent = run.model_copy(update={"problems": ()})
+    steps = rate_steps([trial(load_runs=(run, silent))], [])
+    assert [one.decided for one in steps] == ["not trusted"] * 2
+    assert [all(problem in one.answer for problem in run.problems) for one in steps] == [True, False]
 
 
 def test_the_headline_has_the_tone_of_the_outcome(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from virtual_search import search_on
 
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
-from search.answer.explain import explain_trial
+from search.answer.explain import explain_rate, explain_trial
+from search.records.confirmations import read_confirmations
 from search.records.run_files import read_trials
 from search.records.slo import Slo
 from search.records.trial import WhyRecord
@@ -62,8 +63,28 @@ def test_every_load_run_is_kept_with_the_seed_of_its_arrivals(run: Run) -> None:
 
 
 def test_every_confirmation_is_kept(run: Run) -> None:
-    confirmed = explain_trial(run.directory, run.winner).confirmations
-    assert {one.again for one in confirmed if one.met} == {False, True}
+    steps = explain_trial(run.directory, run.winner).steps
+    assert {one.step for one in steps if one.decided == "met"} >= {"confirmation", "second confirmation"}
+
+
+def test_the_certified_rate_is_explained_by_every_load_run_in_its_order(run: Run) -> None:
+    found = explain_rate(run.directory)
+    assert len(found.steps) == sum(len(one.load_runs) for one in read_trials(run.directory)) + len(
+        read_confirmations(run.directory)
+    )
+    confirming = [one for one in found.steps if one.step != "trial"]
+    assert all(one.believed is not None and one.believed.chance is not None for one in confirming)
+    for trial in run.store.trials:
+        first, *others = (one for one in found.steps if (one.trial, one.step) == (trial.number, "trial"))
+        assert first.believed is not None
+        assert first.believed.capacity_per_s == trial.why.prediction.rate_per_s
+        assert all(one.believed is None for one in others)
+        assert ("capacity" in (first, *others)[-1].followed) == bool(trial.rate_at_limit_per_s)
+
+
+def test_a_run_without_load_has_no_rate_to_explain(tmp_path: Path) -> None:
+    with pytest.raises(BadInput):
+        explain_rate(tmp_path)
 
 
 def test_every_prediction_can_be_repeated_from_the_directory_alone(run: Run) -> None:

@@ -65,7 +65,12 @@ def test_the_best_and_the_default_are_confirmed_in_turn_on_two_servers_within_th
     reported = [event for event in found.seen if isinstance(event, events.ConfirmationEnded)]
     assert [one.rate_per_s for one in reported] == [line.rate_per_s for line in lines]
     assert [one.certificate is not None for one in reported] == [line.met for line in lines]
-    assert all(line.why for line in lines)
+    beliefs = [line.believed for line in lines if line.believed is not None]
+    assert len(beliefs) == len(lines)
+    for one in beliefs:
+        assert one.low_per_s < one.capacity_per_s < one.high_per_s
+        assert one.covered_per_s is not None
+        assert one.covered_per_s <= 1.01 * one.capacity_per_s
 
 
 def test_without_a_candidate_nothing_is_loaded(tmp_path: Path) -> None:

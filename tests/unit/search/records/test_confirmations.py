@@ -12,7 +12,7 @@ from simulated_queues import BATCHING_GPU
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import certify
-from search.records.confirmations import CONFIRMATIONS_FILE, keep_attempt, read_confirmations
+from search.records.confirmations import CONFIRMATIONS_FILE, believed, keep_attempt, read_confirmations
 
 SEEN = replace(
     certify(next(BATCHING_GPU.logs(1000.0, 5, seed=3, runs=1)), LatencyLimit(limit_ms=50)),
@@ -22,6 +22,7 @@ SEEN = replace(
     violations=7,
     latency_ms=31.25,
 )
+BELIEF = believed(900.0, 0.1, covered_per_s=850.0, chance=0.5, needed_s=20.0)
 LINE: dict[str, Any] = {
     "schema_version": 2,
     "trial": 4,
@@ -39,10 +40,9 @@ LINE: dict[str, Any] = {
     "problems": [],
     "burst": SEEN.burst,
     "change": None,
-    "why": "812.5/s passes with 71 %",
+    "believed": json.loads(BELIEF.model_dump_json()),
     "began_unix_s": None,
 }
-WHY = LINE["why"]
 
 
 def attempt(**changes: Any) -> Attempt:
@@ -61,11 +61,14 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_line_says_what_the_attempt_showed(tmp_path: Path) -> None:
-    keep_attempt(tmp_path, attempt(), trial=4, again=True, why=WHY)
+    keep_attempt(tmp_path, attempt(), trial=4, again=True, belief=BELIEF)
     later = attempt(overloaded=True, problems=("sent late",))
-    keep_attempt(tmp_path, later, trial=5, again=False, change="it changed", why=None, began_unix_s=1e9)
+    keep_attempt(tmp_path, later, trial=5, again=False, change="it changed", began_unix_s=1e9)
     late = {"trial": 5, "again": False, "met": False, "overloaded": True, "problems": ["sent late"]}
-    assert lines(tmp_path) == [LINE, {**LINE, **late, "change": "it changed", "why": None, "began_unix_s": 1e9}]
+    assert lines(tmp_path) == [
+        LINE,
+        {**LINE, **late, "change": "it changed", "believed": None, "began_unix_s": 1e9},
+    ]
     first, second = read_confirmations(tmp_path)
     assert json.loads(first.model_dump_json()) == LINE
     assert (second.trial, second.problems) == (5, ("sent late",))
@@ -75,12 +78,14 @@ def test_of_several_limits_the_one_that_decides_gives_answer_and_reason_and_the_
     tmp_path: Path,
 ) -> None:
     other = replace(SEEN, answer="violated", reason="half were late", violations=1200, latency_ms=90.0)
-    keep_attempt(tmp_path, attempt(others=(other,)), trial=4, again=True, why=WHY)
+    keep_attempt(tmp_path, attempt(others=(other,)), trial=4, again=True, belief=BELIEF)
     assert lines(tmp_path) == [{**LINE, "met": False, "answer": "violated", "reason": "half were late"}]
 
 
 @pytest.mark.parametrize("latency_ms", [math.inf, math.nan])
 def test_a_latency_that_too_many_failures_hide_is_null(latency_ms: float, tmp_path: Path) -> None:
-    keep_attempt(tmp_path, attempt(verdict=replace(SEEN, latency_ms=latency_ms)), trial=4, again=True, why=WHY)
+    keep_attempt(
+        tmp_path, attempt(verdict=replace(SEEN, latency_ms=latency_ms)), trial=4, again=True, belief=BELIEF
+    )
     assert lines(tmp_path) == [{**LINE, "latency_ms": None}]
     assert [one.latency_ms for one in read_confirmations(tmp_path)] == [None]
