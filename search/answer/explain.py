@@ -201,11 +201,15 @@ def _why_not_more(found: RecommendationRecord, steps: Iterable[RateStep]) -> Ite
     own = [one for one in steps if one.trial == number and one.step != "trial"]
     met_per_s = max((one.rate_per_s for one in own if one.decided == "met"), default=rate_per_s)
     if met_per_s > 1.001 * rate_per_s:
-        yield f"{format_rate(met_per_s)}/s was met, too, but not all of it is kept while the machine is slow."
+        yield f"{format_rate(met_per_s)}/s was met, too, but is not kept while the machine is slow."
     above = [one for one in own if one.rate_per_s > met_per_s and one.decided != "met"]
     if above:
         least = min(above, key=lambda one: one.rate_per_s)
         yield f"Of higher rates, {format_rate(least.rate_per_s)}/s was sent: {least.answer}."
+    last = next((one.believed for one in reversed(own) if one.believed is not None), None)
+    if last is not None and last.covered_per_s is not None:
+        covered, usual = format_rate(last.covered_per_s), format_rate(last.capacity_per_s)
+        yield f"It was last believed to keep {covered}/s at all speeds of the machine, {usual}/s at its usual one."
     yield "A higher rate is tried as long as its chance is worth the seconds of its runs, and there is time."
 
 
