@@ -33,8 +33,7 @@ class Answer:
     @property
     def content_type(self) -> str:
         """The type without its parameters; empty if there is none."""
-        text = self.fields.get(b"content-type", b"").decode("latin-1")
-        return text.partition(";")[0].strip().lower()
+        return _field(self.fields, b"content-type").partition(";")[0].strip().lower()
 
     @property
     def json_bytes(self) -> int:
@@ -132,8 +131,10 @@ class AnswerReader:
         self._fields.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
-        """Note that the body begins."""
+        """Note that the body begins. Raises MalformedAnswer for one that cannot be read, but for an error's."""
         self._in_body = True
+        if self._parser.get_status_code() == 200 and (fault := _encoded(self._fields)):
+            raise MalformedAnswer(fault)
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
@@ -151,14 +152,30 @@ class AnswerReader:
             self._answer = self._whole(keep_alive=self._parser.should_keep_alive())
 
 
-def error_text(status: int, body: bytes) -> str:
-    """Return status and text of a failed response, for `stranger_text`; Triton's or OpenAI's message if any."""
-    text = body_text(body)
+def error_text(answer: Answer) -> str:
+    """Return status and text of a failed response, for `stranger_text`; Triton's or OpenAI's message if any.
+
+    Before it stands the target of a redirect.
+    """
+    text = _encoded(answer.fields) or body_text(answer.body)
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        error = json.loads(body)["error"]
+        error = json.loads(answer.body)["error"]
         error = (isinstance(error, dict) and error.get("message")) or error
         text = str(error)
-    return f"http {status}, {text}" if text else f"http {status}"
+    place = _field(answer.fields, b"location") if 300 <= answer.status < 400 else ""
+    return ", ".join(filter(None, (f"http {answer.status}", place and f"to {place}", text)))
+
+
+def _field(fields: dict[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode("latin-1")
+
+
+def _encoded(fields: dict[bytes, bytes]) -> str:
+    """Return what is wrong with a compressed body, which no request asks for; empty: it is none."""
+    encoding = _field(fields, b"content-encoding").lower()
+    if encoding in ("", "identity"):
+        return ""
+    return f"a body with Content-Encoding: {encoding} (--header 'Accept-Encoding: identity' asks for a plain one)"
 
 
 def body_text(body: bytes | bytearray) -> str:

@@ -41,7 +41,7 @@ def _over_http(
 ) -> Tensors:
     answer = http_answer(target, http_request(target, info, tensors), patience_s)
     if answer.status != 200:
-        raise _refused(target, error_text(answer.status, answer.body))
+        raise _refused(target, error_text(answer))
     if (fault := expected.fault_of_http(answer)) is not None:
         raise _refused(target, fault)
     outputs, at = {}, answer.json_bytes

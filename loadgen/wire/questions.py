@@ -187,7 +187,7 @@ def _over_http(target: Target, question: _Question) -> _Reply:
     if answer.status != 200:
         return _Reply(
             outcome=outcome_of_http(answer.status),
-            text=stranger_text(error_text(answer.status, answer.body), target.headers),
+            text=stranger_text(error_text(answer), target.headers),
             retry_after=answer.fields.get(b"retry-after", b""),
         )
     try:
