@@ -28,6 +28,7 @@ from loadgen.status import NOT_CONNECTED, OK, is_passing, outcome_name
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors, settled
+from loadgen.traffic.prompts import Prompts, way_out
 from loadgen.wire.connections import AnyWire, stream_wire_of, wire_of
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
 from loadgen.wire.questions import PAUSES_S, advice_on, pause, read_model_info
@@ -102,12 +103,14 @@ class PreparedTarget:
         self.notes: tuple[str, ...] = ()
         self.turn = Turn()
         self._outcomes: dict[int, int] = {}
+        self._prompts: Prompts | None = None
         with ExitStack() as stack:
             self.wire: AnyWire
             if payload.streamed is None:
                 self.wire = self._inferring(payload, stack)
             else:
-                self.wire = stream_wire_of(target, payload, poller, self._note)
+                self._prompts = Prompts(target, payload)
+                self.wire = stream_wire_of(target, payload.streamed, self._prompts, poller, self._note)
             stack.callback(self.wire.close)
             self.answered = self._try_one(timeout_s, payload)
             self._opened = stack.pop_all()
@@ -145,16 +148,17 @@ class PreparedTarget:
     def _try_one(self, timeout_s: float, payload: Payload) -> bool:
         """Send one request. A response that is no inference raises an error now, instead of a thousand failures.
 
-        A failure that may pass gets two more tries. A server that does not respond at all gets its load: every
-        request of it counts as failed. False for such a server.
+        A failure that may pass, or a field that need not be sent, gets two more tries. A server that does not
+        respond at all gets its load: every request of it counts as failed. False for such a server.
         """
         for default_s in (*PAUSES_S, None):
+            self.wire.error_example = None
             self.wire.send(0)
             if not self._pump(timeout_s, lambda: 0 in self._outcomes):
                 self.wire.give_up(0)
                 return False
             outcome = self._outcomes.pop(0)
-            if default_s is None or not is_passing(outcome):
+            if default_s is None or not (is_passing(outcome) or self._goes_without()):
                 break
             pause(default_s, self.wire.retry_after)
         if outcome == NOT_CONNECTED:
@@ -164,10 +168,17 @@ class PreparedTarget:
             )
         if outcome == OK or (payload.streamed is not None and not outcome_name(outcome).startswith(_REFUSALS)):
             return True  # streams fail in many ways, which the load counts
+        advice = way_out(self.wire.error_example or "") if payload.streamed is not None else ""
         raise TargetRefused(
             f"{self._target.model_name} on {self._target.url} did not answer a first request: "
-            f"{str(self.error_example).rstrip('.')}.\n{advice_on(outcome, self.info, payload)}"
+            f"{str(self.error_example).rstrip('.')}.\n{advice or advice_on(outcome, self.info, payload)}"
         )
+
+    def _goes_without(self) -> bool:
+        """True if a stream's next request has something else in place of a field that was refused; it is noted."""
+        notes = [] if self._prompts is None else self._prompts.go_without(self.wire.error_example or "")
+        self.notes += tuple(notes)
+        return bool(notes)
 
     def _pump(self, timeout_s: float, until: Callable[[], bool]) -> bool:
         deadline = time.monotonic_ns() + round(timeout_s * 1e9)

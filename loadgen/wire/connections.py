@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.spec.plan import Payload, TensorFormat
+from loadgen.spec.plan import Streamed, TensorFormat
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Place, Tensors, grpc_request, http_request
@@ -51,13 +51,8 @@ def wire_of(
     )
 
 
-def stream_wire_of(target: Target, payload: Payload, poller: Poller, finished: Finished) -> StreamWire:
-    """Return connections to an endpoint that streams tokens.
-
-    Raises TargetUnreachable for an unknown name, PayloadError for prompts that cannot be read.
-    """
-    assert payload.streamed is not None
-    requests = Prompts(target, payload)
-    return StreamWire(
-        payload.streamed, addresses=Addresses(target), requests=requests, poller=poller, finished=finished
-    )
+def stream_wire_of(
+    target: Target, asked: Streamed, prompts: Prompts, poller: Poller, finished: Finished
+) -> StreamWire:
+    """Return connections to an endpoint that streams tokens. Raises TargetUnreachable for an unknown name."""
+    return StreamWire(asked, addresses=Addresses(target), requests=prompts, poller=poller, finished=finished)
