@@ -119,7 +119,7 @@ class PreparedTarget:
     def error_example(self) -> str | None:
         """The first failure in words that may be shown; None without one."""
         text = self.wire.error_example
-        return None if text is None else stranger_text(text, self._target.headers)
+        return None if text is None else stranger_text(text, self._target.secrets)
 
     def _inferring(self, payload: Payload, stack: ExitStack) -> AnyWire:
         """Return connections that send inferences, as the server's metadata describes them."""

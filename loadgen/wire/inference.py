@@ -32,7 +32,7 @@ def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float |
     except LoadError:
         raise
     except Exception as error:  # JSON, protobuf and NumPy have their own each
-        reason = stranger_text(str(error), target.headers)
+        reason = stranger_text(str(error), target.secrets)
         raise TargetRefused(f"{target.url} gave no inference that can be read: {reason}.\nSee its log.") from error
 
 
@@ -69,7 +69,7 @@ def _over_grpc(
 
 
 def _refused(target: Target, reason: str) -> TargetRefused:
-    shown = stranger_text(reason, target.headers)
+    shown = stranger_text(reason, target.secrets)
     return TargetRefused(f"{target.url} gave no inference: {shown.rstrip('.')}.\nSee its log.")
 
 
