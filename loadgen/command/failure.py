@@ -6,8 +6,17 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+from xml.sax.saxutils import escape, quoteattr
 
 from loadgen.errors import UserError
+from loadgen.files import write_atomically
+from loadgen.printable import printable
+
+_JUNIT = """<?xml version="1.0" encoding="UTF-8"?>
+<testsuites><testsuite name="loadtest" tests="1" failures="0" errors="1">
+<testcase classname="loadtest" name="the answer as a whole" time="0"><error message={}>{}</error></testcase>
+</testsuite></testsuites>
+"""
 
 
 def write_failure(failure: UserError, asked: Mapping[str, Any]) -> None:
@@ -15,19 +24,15 @@ def write_failure(failure: UserError, asked: Mapping[str, Any]) -> None:
 
     `asked` are the values of options by name, as far as they were read. What cannot be written is no other error.
     """
-    files = {name: path for name in ("output", "junit") if (path := asked.get(name)) is not None}
-    if not files and not asked["json"]:
-        return
-    from loadgen.console import print_result
-    from loadgen.files import write_atomically
-    from loadgen.reports.write import failure_xml
-
-    error = {"exit_code": failure.exit_code, "status": failure.status, "what": failure.what, "fix": failure.fix}
-    text = json.dumps({"error": error}, indent=2) + "\n"
+    text = json.dumps({"error": {name: getattr(failure, name) for name in ("exit_code", "status", "what", "fix")}})
     if asked["json"]:
-        print_result(lambda: text)
-    for name, path in files.items():
+        from loadgen.console import print_result  # brings in rich
+
+        print_result(lambda: f"{text}\n")
+    what, fix = (printable(line, lines=True) for line in (failure.what, failure.fix))
+    for name, document in (("output", f"{text}\n"), ("junit", _JUNIT.format(quoteattr(what), escape(fix)))):
+        path = asked.get(name)
         with suppress(OSError, ValueError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_file() or not path.exists():
-                write_atomically(path, failure_xml(failure) if name == "junit" else text)
+            if path is not None and (path.is_file() or not path.exists()):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, document)

@@ -245,19 +245,6 @@ def junit_xml(record: LoadTestRecord) -> str:
         case = _case(suite, record, name)
         if tag:
             ET.SubElement(case, tag, message=_xml_text(message)).text = _xml_text(text)
-    return _suites(suite)
-
-
-def failure_xml(failure: UserError) -> str:
-    """Return one suite of one case, which is an error."""
-    suite = ET.Element("testsuite", name="loadtest")
-    case = ET.SubElement(suite, "testcase", classname="loadtest", name="the answer as a whole", time="0")
-    ET.SubElement(case, "error", message=_xml_text(failure.what)).text = _xml_text(failure.fix)
-    return _suites(suite)
-
-
-def _suites(suite: ET.Element) -> str:
-    """Return the text of a suite, with its cases counted."""
     for kind, tag in (("failures", "failure"), ("errors", "error")):
         suite.set(kind, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(suite.findall("testcase"))))

@@ -29,7 +29,8 @@ from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors, settled
 from loadgen.traffic.prompts import Prompts, way_out
-from loadgen.wire.connections import AnyWire, stream_wire_of, wire_of
+from loadgen.wire.addresses import Addresses
+from loadgen.wire.connections import AnyWire, wire_of
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
 from loadgen.wire.questions import PAUSES_S, advice_on, pause, read_model_info
 from loadgen.wire.stream_wire import StreamWire
@@ -110,7 +111,10 @@ class PreparedTarget:
                 self.wire = self._inferring(payload, stack)
             else:
                 self._prompts = Prompts(target, payload)
-                self.wire = stream_wire_of(target, payload.streamed, self._prompts, poller, self._note)
+                asked, places = payload.streamed, Addresses(target)
+                self.wire = StreamWire(
+                    asked, addresses=places, requests=self._prompts, poller=poller, finished=self._note
+                )
             stack.callback(self.wire.close)
             self.answered = self._try_one(timeout_s, payload)
             self._opened = stack.pop_all()
@@ -158,7 +162,9 @@ class PreparedTarget:
                 self.wire.give_up(0)
                 return False
             outcome = self._outcomes.pop(0)
-            if default_s is None or not (is_passing(outcome) or self._goes_without()):
+            changes = [] if self._prompts is None else self._prompts.go_without(self.wire.error_example or "")
+            self.notes += tuple(changes)
+            if default_s is None or not (changes or is_passing(outcome)):
                 break
             pause(default_s, self.wire.retry_after)
         if outcome == NOT_CONNECTED:
@@ -173,12 +179,6 @@ class PreparedTarget:
             f"{self._target.model_name} on {self._target.url} did not answer a first request: "
             f"{str(self.error_example).rstrip('.')}.\n{advice or advice_on(outcome, self.info, payload)}"
         )
-
-    def _goes_without(self) -> bool:
-        """True if a stream's next request has something else in place of a field that was refused; it is noted."""
-        notes = [] if self._prompts is None else self._prompts.go_without(self.wire.error_example or "")
-        self.notes += tuple(notes)
-        return bool(notes)
 
     def _pump(self, timeout_s: float, until: Callable[[], bool]) -> bool:
         deadline = time.monotonic_ns() + round(timeout_s * 1e9)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.spec.plan import Streamed, TensorFormat
+from loadgen.spec.plan import TensorFormat
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Place, Tensors, grpc_request, http_request
-from loadgen.traffic.prompts import Prompts
 from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.grpc import GrpcWire
@@ -16,7 +15,6 @@ from loadgen.wire.grpc_call import INFER, grpc_head, grpc_message
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.load_wire import Finished
 from loadgen.wire.poller import Poller
-from loadgen.wire.stream_wire import StreamWire
 
 AnyWire = HttpWire | GrpcWire
 
@@ -49,10 +47,3 @@ def wire_of(
     return GrpcWire(
         addresses=addresses, head=head, requests=messages, expected=expected, poller=poller, finished=finished
     )
-
-
-def stream_wire_of(
-    target: Target, asked: Streamed, prompts: Prompts, poller: Poller, finished: Finished
-) -> StreamWire:
-    """Return connections to an endpoint that streams tokens. Raises TargetUnreachable for an unknown name."""
-    return StreamWire(asked, addresses=Addresses(target), requests=prompts, poller=poller, finished=finished)

@@ -33,7 +33,8 @@ class Answer:
     @property
     def content_type(self) -> str:
         """The type without its parameters; empty if there is none."""
-        return _field(self.fields, b"content-type").partition(";")[0].strip().lower()
+        text = self.fields.get(b"content-type", b"").decode("latin-1")
+        return text.partition(";")[0].strip().lower()
 
     @property
     def json_bytes(self) -> int:
@@ -162,17 +163,14 @@ def error_text(answer: Answer) -> str:
         error = json.loads(answer.body)["error"]
         error = (isinstance(error, dict) and error.get("message")) or error
         text = str(error)
-    place = _field(answer.fields, b"location") if 300 <= answer.status < 400 else ""
-    return ", ".join(filter(None, (f"http {answer.status}", place and f"to {place}", text)))
-
-
-def _field(fields: dict[bytes, bytes], name: bytes) -> str:
-    return fields.get(name, b"").decode("latin-1")
+    if 300 <= answer.status < 400 and b"location" in answer.fields:
+        text = f"to {answer.fields[b'location'].decode('latin-1')} {text}".rstrip()
+    return f"http {answer.status}, {text}" if text else f"http {answer.status}"
 
 
 def _encoded(fields: dict[bytes, bytes]) -> str:
     """Return what is wrong with a compressed body, which no request asks for; empty: it is none."""
-    encoding = _field(fields, b"content-encoding").lower()
+    encoding = fields.get(b"content-encoding", b"").decode("latin-1").lower()
     if encoding in ("", "identity"):
         return ""
     return f"a body with Content-Encoding: {encoding} (--header 'Accept-Encoding: identity' asks for a plain one)"
