@@ -156,7 +156,6 @@ class PreparedTarget:
         respond at all gets its load: every request of it counts as failed. False for such a server.
         """
         for default_s in (*PAUSES_S, None):
-            self.wire.error_example = None
             self.wire.send(0)
             if not self._pump(timeout_s, lambda: 0 in self._outcomes):
                 self.wire.give_up(0)
@@ -167,6 +166,7 @@ class PreparedTarget:
             if default_s is None or not (changes or is_passing(outcome)):
                 break
             pause(default_s, self.wire.retry_after)
+            self.wire.error_example = None
         if outcome == NOT_CONNECTED:
             raise TargetUnreachable(
                 f"{self._target.url} refuses connections: {self.error_example}.\n"
