@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
 from loadgen.options.completion import completion_script
 from loadgen.options.declare import made_of
-from loadgen.options.sources import TRUTHS, Origins, prefix_of
+from loadgen.options.sources import Origins
 from loadgen.spec.limits import LatencyLimit
 from optimizer.call_options import OF_A_WORKER, OPTIONS, CallOptions, WorkerCall
 from optimizer.child import TELEMETRY
@@ -115,27 +114,13 @@ def main() -> None:
 def run_command(arguments: list[str]) -> int:
     """Run the command line and return its exit code; no exception leaves."""
     os.environ.setdefault(TELEMETRY, "1")
-    as_json = _wants_json(arguments, os.environ)
-    return run_app(
-        app,
-        arguments,
-        name="optimize",
-        when_stopped=WHEN_STOPPED,
-        on_failure=_print_failure if as_json else lambda _: None,
-    )
+    return run_app(app, arguments, name="optimize", when_stopped=WHEN_STOPPED, on_failure=_print_failure)
 
 
-def _wants_json(arguments: list[str], environment: Mapping[str, str]) -> bool:
-    """True if a search was called, and `recommendation.json` is to be printed."""
-    registered = [*app.registered_commands, *commands.registered_commands]
-    subcommands = {command.callback.__name__ for command in registered if command.callback is not None}
-    command = next((word for word in arguments if word != "--debug"), None)  # `runs` may also be a folder
-    variable = environment.get(f"{prefix_of('optimize')}JSON", "").lower()
-    return ("--json" in arguments or TRUTHS.get(variable, False)) and command not in subcommands
-
-
-def _print_failure(failure: UserError) -> None:
-    """Print `recommendation.json` of a run that failed, on stdout."""
+def _print_failure(failure: UserError, asked: Values) -> None:
+    """Print `recommendation.json` of a run that failed, on stdout, if it was asked for."""
+    if not asked["json"]:
+        return
     from loadgen.console import print_result
     from optimizer.run.recommendation import failure_record
 

@@ -11,13 +11,14 @@ import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
+from loadgen.command.failure import write_failure
 from loadgen.errors import (
     BadInput,
     ClientFailed,
@@ -37,19 +38,20 @@ def run_app(
     *,
     name: str,
     when_stopped: str,
-    on_failure: Callable[[UserError], object] = id,
+    on_failure: Callable[[UserError, Mapping[str, Any]], object] = write_failure,
 ) -> int:
     """Run a command line and return its exit code; no exception leaves. `--debug` prints its traceback.
 
     `when_stopped` is the advice after Ctrl-C, the second line of that error. `on_failure` gets every error
-    before it is printed.
+    before it is printed, and the values of options as far as they were read, `json` at least.
     """
+    asked: dict[str, Any] = {"json": "--json" in arguments}
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(
             errors="backslashreplace"
         )  # a result is not lost for a terminal without its characters
     try:
-        code = app(arguments, standalone_mode=False, prog_name=name)
+        code = app(arguments, standalone_mode=False, prog_name=name, obj=asked)
     except (typer.Abort, KeyboardInterrupt):
         failure: UserError = Interrupted("Stopped.", when_stopped)
     except Interrupted as error:
@@ -61,7 +63,7 @@ def run_app(
         failure = as_user_error(error, name)
     else:
         return code if isinstance(code, int) else 0
-    on_failure(failure)
+    on_failure(failure, asked)
     return complain(failure.what, f"{failure.fix} {failure.kept}".rstrip(), failure.exit_code)
 
 

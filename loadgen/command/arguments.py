@@ -116,8 +116,10 @@ def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
         )
     if options.model is None:
         raise BadInput("No model was given.", "Add --model NAME, as the server knows it.")
+    url, _, query = options.url.partition("?")
     target = Target(
-        url=options.url,
+        url=url,
+        query=query,
         model_name=options.model,
         model_version=options.model_version,
         headers=headers_from_options(options.header, options.header_env, environment),
@@ -128,11 +130,11 @@ def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
     )
     if not target.is_tls and (options.insecure or options.ca_cert):
         raise BadInput(
-            f"{options.url} is not encrypted, so there is no certificate to check.",
+            f"{url} is not encrypted, so there is no certificate to check.",
             "Use https:// or grpcs://, or leave --insecure and --ca-cert out.",
         )
     if options.format == "json" and not target.is_http:
-        raise BadInput(f"--format json is for HTTP, and {options.url} is gRPC.", "Give an http:// address.")
+        raise BadInput(f"--format json is for HTTP, and {url} is gRPC.", "Give an http:// address.")
     _check_pair(target)
     return target
 

@@ -127,7 +127,7 @@ class _Bench:
         except (TargetUnreachable, TargetRefused) as error:
             if self.last is None or not self.measured:
                 raise
-            why = without_secrets(str(error).partition("\n")[0], self.order.target.headers)
+            why = without_secrets(str(error).partition("\n")[0], self.order.target.secrets)
             self.unanswered.append(why)
             return Probe(log=self.last.log.rows(0, 0), overloaded=False, problems=(why,))
         self.last, self.unanswered = run, []

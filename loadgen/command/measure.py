@@ -201,7 +201,7 @@ def _drawn(make: Callable[[], _Curve], notes: list[str]) -> _Curve | None:
 def target_record(target: Target) -> TargetRecord:
     """The target without anything secret."""
     return TargetRecord(
-        url=target.url,
+        url=target.shown,
         model_name=target.model_name,
         model_version=target.model_version,
         header_names=tuple(name for name, _ in target.headers),
@@ -253,7 +253,7 @@ def measurement_record(
     return MeasurementRecord(
         **seen.figures,
         errors=dict(seen.errors),
-        error_example=seen.error_example and stranger_text(seen.error_example, target.headers),
+        error_example=seen.error_example and stranger_text(seen.error_example, target.secrets),
         planned_rate_per_s=seen.planned_rate_per_s,
         duration_s=seen.duration_s,
         latency_min_ms=least_ms,

@@ -147,7 +147,7 @@ def _send(
         def stop() -> bool:
             return interrupted() or (dashboard is not None and dashboard.stop_asked())
 
-        stack.enter_context(errors_without_secrets(order.target.headers))
+        stack.enter_context(errors_without_secrets(order.target.secrets))
         generator: Generator
         if fleet is None:
             generator = stack.enter_context(LoadGenerator(order.processes))

@@ -68,6 +68,8 @@ class Report(_Message):
 def order_of_job(run: int, job: LoadJob, parts: int) -> Order:
     """Return the order to prepare the first shard. Raises PlanError if the data is too large for a message."""
     target, file = job.target, job.payload.data_file
+    if target.query:
+        raise PlanError("the query of the address may hold a key, and keys go to no worker.\nLeave --master out.")
     if file is not None and file.is_dir():
         raise PlanError(f"{file} is a folder, and one file travels to the workers.\nGive samples as .npz or JSON.")
     if file is not None and file.stat().st_size > _DATA_BYTES_MAX:

@@ -86,7 +86,7 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
     except LoadError as error:
         reason = str(error).partition("\n")[0]
     except (ValueError, RecursionError) as error:
-        why = stranger_text(str(error), target.headers)
+        why = stranger_text(str(error), target.secrets)
         reason = f"{target.url} answered with statistics that cannot be read ({why})"
     return unreadable(reason)
 

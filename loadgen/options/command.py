@@ -43,9 +43,13 @@ def command_from(
     def called(context: typer.Context, **flags: Any) -> None:
         del flags  # they are in the context, with their origins
         variables = take_variables(os.environ, command)
+        asked = {} if context.obj is None or context.parent is not None else context.obj  # for an error
         if context.invoked_subcommand is not None:
+            asked["json"] = False
             return
+        asked.update(context.params)
         values, origins = read_options(command, declared, context, variables)
+        asked.update(values)
         try:
             run(values, origins)
         except BadInput as error:

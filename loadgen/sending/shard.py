@@ -28,7 +28,9 @@ from loadgen.status import NOT_CONNECTED, OK, is_passing, outcome_name
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors, settled
-from loadgen.wire.connections import AnyWire, stream_wire_of, wire_of
+from loadgen.traffic.prompts import Prompts, way_out
+from loadgen.wire.addresses import Addresses
+from loadgen.wire.connections import AnyWire, wire_of
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
 from loadgen.wire.questions import PAUSES_S, advice_on, pause, read_model_info
 from loadgen.wire.stream_wire import StreamWire
@@ -102,12 +104,17 @@ class PreparedTarget:
         self.notes: tuple[str, ...] = ()
         self.turn = Turn()
         self._outcomes: dict[int, int] = {}
+        self._prompts: Prompts | None = None
         with ExitStack() as stack:
             self.wire: AnyWire
             if payload.streamed is None:
                 self.wire = self._inferring(payload, stack)
             else:
-                self.wire = stream_wire_of(target, payload, poller, self._note)
+                self._prompts = Prompts(target, payload)
+                asked, places = payload.streamed, Addresses(target)
+                self.wire = StreamWire(
+                    asked, addresses=places, requests=self._prompts, poller=poller, finished=self._note
+                )
             stack.callback(self.wire.close)
             self.answered = self._try_one(timeout_s, payload)
             self._opened = stack.pop_all()
@@ -116,7 +123,7 @@ class PreparedTarget:
     def error_example(self) -> str | None:
         """The first failure in words that may be shown; None without one."""
         text = self.wire.error_example
-        return None if text is None else stranger_text(text, self._target.headers)
+        return None if text is None else stranger_text(text, self._target.secrets)
 
     def _inferring(self, payload: Payload, stack: ExitStack) -> AnyWire:
         """Return connections that send inferences, as the server's metadata describes them."""
@@ -145,8 +152,8 @@ class PreparedTarget:
     def _try_one(self, timeout_s: float, payload: Payload) -> bool:
         """Send one request. A response that is no inference raises an error now, instead of a thousand failures.
 
-        A failure that may pass gets two more tries. A server that does not respond at all gets its load: every
-        request of it counts as failed. False for such a server.
+        A failure that may pass, or a field that need not be sent, gets two more tries. A server that does not
+        respond at all gets its load: every request of it counts as failed. False for such a server.
         """
         for default_s in (*PAUSES_S, None):
             self.wire.send(0)
@@ -154,9 +161,12 @@ class PreparedTarget:
                 self.wire.give_up(0)
                 return False
             outcome = self._outcomes.pop(0)
-            if default_s is None or not is_passing(outcome):
+            changes = [] if self._prompts is None else self._prompts.go_without(self.wire.error_example or "")
+            self.notes += tuple(changes)
+            if default_s is None or not (changes or is_passing(outcome)):
                 break
             pause(default_s, self.wire.retry_after)
+            self.wire.error_example = None
         if outcome == NOT_CONNECTED:
             raise TargetUnreachable(
                 f"{self._target.url} refuses connections: {self.error_example}.\n"
@@ -164,9 +174,10 @@ class PreparedTarget:
             )
         if outcome == OK or (payload.streamed is not None and not outcome_name(outcome).startswith(_REFUSALS)):
             return True  # streams fail in many ways, which the load counts
+        advice = way_out(self.wire.error_example or "") if payload.streamed is not None else ""
         raise TargetRefused(
             f"{self._target.model_name} on {self._target.url} did not answer a first request: "
-            f"{str(self.error_example).rstrip('.')}.\n{advice_on(outcome, self.info, payload)}"
+            f"{str(self.error_example).rstrip('.')}.\n{advice or advice_on(outcome, self.info, payload)}"
         )
 
     def _pump(self, timeout_s: float, until: Callable[[], bool]) -> bool:

@@ -11,28 +11,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote_plus, urlsplit
 
 from loadgen.errors import BadInput, LoadError, PlanError
 from loadgen.printable import printable
 from loadgen.spec.addresses import parsed_address, plain_address, shown_address
+
+_QUERY = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:/?%-]*")
+_HARMLESS = "api-version="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """The model under load, and its address. `url`: http://, https://, grpc:// or grpcs://.
 
-    `headers` travel with every request and may hold secrets: they are in no repr; `Host` among them names the
-    server in place of the address, as an ingress needs it. `ca_cert` is a PEM file
-    that replaces the system's authorities; `insecure` accepts any certificate. `client_cert` is a PEM file with
-    the client's own certificate; its key is in `client_key`, None: in the same file. `server_name` is the name
-    for SNI and for the check of the certificate; None: the address. `metrics_url` is where Triton
-    reports GPU utilization, usually http://HOST:8002/metrics; None: it is not read.
+    `query`, of an address over HTTP, and `headers` travel with every request and may hold secrets: they are in no
+    repr; `Host` among the headers names the server in place of the address, as an ingress needs it. `ca_cert` is
+    a PEM file that replaces the system's authorities; `insecure` accepts any certificate. `client_cert` is a PEM
+    file with the client's own certificate; its key is in `client_key`, None: in the same file. `server_name` is
+    the name for SNI and for the check of the certificate; None: the address. `metrics_url` is where Triton reports
+    GPU utilization, usually http://HOST:8002/metrics; None: it is not read.
     """
 
     url: str
     model_name: str
     model_version: str = ""
+    query: str = field(default="", repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     ca_cert: Path | None = None
     insecure: bool = False
@@ -55,10 +59,12 @@ class Target:
             raise PlanError(
                 f"the address of {parts.hostname} holds a user name or password.\nSend them as a header instead."
             )
-        if parts.query or parts.fragment or (parts.path.strip("/") and not self.is_http):
+        if parts.query or parts.fragment or ((parts.path.strip("/") or self.query) and not self.is_http):
             raise PlanError(
                 f"{shown} holds more than an address.\nGive the server's address; the model has its own option."
             )
+        if not _QUERY.fullmatch(self.query):
+            raise PlanError(f"the query of {shown} has odd characters.\nWrite them as %20 and the like.")
         if not self.model_name:
             raise PlanError(f"no model is named for {shown}.\nGive the model to load.")
         for name, value in self.headers:
@@ -121,6 +127,19 @@ class Target:
         return tuple((name, value) for name, value in self.headers if name.lower() != "host")
 
     @property
+    def secrets(self) -> tuple[tuple[str, str], ...]:
+        """The names and values that no text may show: all headers, and the query but for `api-version`."""
+        hidden = [part for part in self.query.split("&") if not part.startswith(_HARMLESS)]
+        values = [part.partition("=")[2] or part for part in hidden]
+        return (*self.headers, *(("", form) for value in values for form in (value, unquote_plus(value))))
+
+    @property
+    def shown(self) -> str:
+        """The address with its query, in which `***` stands for each part but `api-version`."""
+        parts = [part if part.startswith(_HARMLESS) else "***" for part in self.query.split("&")]
+        return f"{self.url}?{'&'.join(parts)}" if self.query else self.url
+
+    @property
     def base_path(self) -> str:
         """The path before `/v2/...`: empty, or that of a gateway such as `/models/a`."""
         return quote(urlsplit(self.url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
@@ -133,9 +152,10 @@ class Target:
 
 
 def http_head(target: Target, method_and_path: str, fields: Sequence[str]) -> bytes:
-    """Return the head of an HTTP request, with the user's own headers."""
+    """Return the head of an HTTP request, with the address's query and the user's own headers."""
+    query = f"?{target.query}" if target.query else ""
     own = (f"{name}: {value}" for name, value in target.own_headers)
-    lines = [f"{method_and_path} HTTP/1.1", f"Host: {target.authority}", *own, *fields, "", ""]
+    lines = [f"{method_and_path}{query} HTTP/1.1", f"Host: {target.authority}", *own, *fields, "", ""]
     return "\r\n".join(lines).encode()
 
 

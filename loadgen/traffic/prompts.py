@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import secrets
 import sys
 from pathlib import Path
@@ -19,6 +20,18 @@ _WORDS = (
     "time", "year", "people", "way", "day", "thing", "life", "child", "world", "school", "state", "part", "hand",
 )  # fmt: skip
 """Words of which each is one token for most models."""
+
+_INSTEAD = {"max_tokens": "max_completion_tokens", "stream_options": None}
+"""What is sent in place of a field that a server refuses; None: nothing."""
+
+_WAYS_OUT = {
+    "context.(length|size|window)|(prompt|input).*(too long|length)|max_new_tokens": (
+        "Ask for fewer tokens: --prompt-tokens, or shorter --prompts, and --output-tokens."
+    ),
+    "ignore_eos": "Let the model stop by itself: add --allow-short.",
+    "max_(completion_)?tokens": "Ask for another number of tokens: --output-tokens.",
+}
+"""The advice on a refusal, by what it names; the first counts."""
 
 _TEXTS = 8
 _MOST_BYTES = 64 << 20
@@ -42,6 +55,7 @@ class Prompts:
             count = (self._asked.prompt_tokens or 1) - 1
             self._texts = [" ".join(words.choices(_WORDS, k=count)) for _ in range(_TEXTS)]
         self._made = 0
+        self._refused: list[str] = []
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -50,10 +64,20 @@ class Prompts:
         """Return a request that was not made before, whatever its row."""
         mark, text = f"{self._made:x}-{self._run}", self._texts[self._made % len(self._texts)]
         self._made += 1
-        body = json.dumps(body_of(self._target.model_name, f"{mark} {text}", self._asked)).encode()
+        fields = body_of(self._target.model_name, f"{mark} {text}", self._asked)
+        for refused in self._refused:
+            value = fields.pop(refused)
+            fields |= {other: value} if (other := _INSTEAD[refused]) else {}
+        body = json.dumps(fields).encode()
         path = f"POST {self._target.base_path}{PATHS[self._asked.api]}"
-        fields = ["Content-Type: application/json", "Accept: text/event-stream", f"Content-Length: {len(body)}"]
-        return http_head(self._target, path, fields) + body
+        head = ["Content-Type: application/json", "Accept: text/event-stream", f"Content-Length: {len(body)}"]
+        return http_head(self._target, path, head) + body
+
+    def go_without(self, refusal: str) -> list[str]:
+        """Send no more what a refusal names, if there is something else; return a note for each such field."""
+        new = [one for one in _INSTEAD if one not in self._refused and _names(refusal, one)]
+        self._refused += new
+        return [f"the server refuses {one}: requests have {_INSTEAD[one] or 'nothing'} instead" for one in new]
 
 
 def body_of(model: str, prompt: str, asked: Streamed) -> dict[str, Any]:
@@ -69,6 +93,16 @@ def body_of(model: str, prompt: str, asked: Streamed) -> dict[str, Any]:
     if asked.api == "openai-chat":
         return {**body, "messages": [{"role": "user", "content": prompt}]}
     return {**body, "prompt": prompt}
+
+
+def way_out(refusal: str) -> str:
+    """Return the advice on what a server's refusal of a stream names; empty if that is nothing known."""
+    return next((advice for pattern, advice in _WAYS_OUT.items() if _names(refusal, pattern)), "")
+
+
+def _names(text: str, pattern: str) -> bool:
+    """True if a server's words name a field, or what else matches, other than by repeating a request's JSON."""
+    return re.search(rf"\b({pattern})\b(?!\\*['\"]\s*:\s*([\d{{]|true))", text[:5000], re.IGNORECASE) is not None
 
 
 def prompts_in(path: Path) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.spec.plan import Payload, TensorFormat
+from loadgen.spec.plan import TensorFormat
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Place, Tensors, grpc_request, http_request
-from loadgen.traffic.prompts import Prompts
 from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.grpc import GrpcWire
@@ -16,7 +15,6 @@ from loadgen.wire.grpc_call import INFER, grpc_head, grpc_message
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.load_wire import Finished
 from loadgen.wire.poller import Poller
-from loadgen.wire.stream_wire import StreamWire
 
 AnyWire = HttpWire | GrpcWire
 
@@ -48,16 +46,4 @@ def wire_of(
     head = grpc_head(target, INFER)
     return GrpcWire(
         addresses=addresses, head=head, requests=messages, expected=expected, poller=poller, finished=finished
-    )
-
-
-def stream_wire_of(target: Target, payload: Payload, poller: Poller, finished: Finished) -> StreamWire:
-    """Return connections to an endpoint that streams tokens.
-
-    Raises TargetUnreachable for an unknown name, PayloadError for prompts that cannot be read.
-    """
-    assert payload.streamed is not None
-    requests = Prompts(target, payload)
-    return StreamWire(
-        payload.streamed, addresses=Addresses(target), requests=requests, poller=poller, finished=finished
     )

@@ -220,7 +220,7 @@ class HttpWire(LoadWire):
         if answer.status != 200:
             self.retry_after = answer.fields.get(b"retry-after", b"")
             if self.error_example is None:
-                self.error_example = error_text(answer.status, answer.body)
+                self.error_example = error_text(answer)
             outcome = outcome_of_http(answer.status)
             note_failure(self.in_front, outcome, answer.fields)
             return outcome

@@ -132,8 +132,10 @@ class AnswerReader:
         self._fields.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
-        """Note that the body begins."""
+        """Note that the body begins. Raises MalformedAnswer for one that cannot be read, but for an error's."""
         self._in_body = True
+        if self._parser.get_status_code() == 200 and (fault := _encoded(self._fields)):
+            raise MalformedAnswer(fault)
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
@@ -151,14 +153,27 @@ class AnswerReader:
             self._answer = self._whole(keep_alive=self._parser.should_keep_alive())
 
 
-def error_text(status: int, body: bytes) -> str:
-    """Return status and text of a failed response, for `stranger_text`; Triton's or OpenAI's message if any."""
-    text = body_text(body)
+def error_text(answer: Answer) -> str:
+    """Return status and text of a failed response, for `stranger_text`; Triton's or OpenAI's message if any.
+
+    Before it stands the target of a redirect.
+    """
+    text = _encoded(answer.fields) or body_text(answer.body)
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        error = json.loads(body)["error"]
+        error = json.loads(answer.body)["error"]
         error = (isinstance(error, dict) and error.get("message")) or error
         text = str(error)
-    return f"http {status}, {text}" if text else f"http {status}"
+    if 300 <= answer.status < 400 and b"location" in answer.fields:
+        text = f"to {answer.fields[b'location'].decode('latin-1')} {text}".rstrip()
+    return f"http {answer.status}, {text}" if text else f"http {answer.status}"
+
+
+def _encoded(fields: dict[bytes, bytes]) -> str:
+    """Return what is wrong with a compressed body, which no request asks for; empty: it is none."""
+    encoding = fields.get(b"content-encoding", b"").decode("latin-1").lower()
+    if encoding in ("", "identity"):
+        return ""
+    return f"a body with Content-Encoding: {encoding} (--header 'Accept-Encoding: identity' asks for a plain one)"
 
 
 def body_text(body: bytes | bytearray) -> str:

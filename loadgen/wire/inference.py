@@ -32,7 +32,7 @@ def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float |
     except LoadError:
         raise
     except Exception as error:  # JSON, protobuf and NumPy have their own each
-        reason = stranger_text(str(error), target.headers)
+        reason = stranger_text(str(error), target.secrets)
         raise TargetRefused(f"{target.url} gave no inference that can be read: {reason}.\nSee its log.") from error
 
 
@@ -41,7 +41,7 @@ def _over_http(
 ) -> Tensors:
     answer = http_answer(target, http_request(target, info, tensors), patience_s)
     if answer.status != 200:
-        raise _refused(target, error_text(answer.status, answer.body))
+        raise _refused(target, error_text(answer))
     if (fault := expected.fault_of_http(answer)) is not None:
         raise _refused(target, fault)
     outputs, at = {}, answer.json_bytes
@@ -69,7 +69,7 @@ def _over_grpc(
 
 
 def _refused(target: Target, reason: str) -> TargetRefused:
-    shown = stranger_text(reason, target.headers)
+    shown = stranger_text(reason, target.secrets)
     return TargetRefused(f"{target.url} gave no inference: {shown.rstrip('.')}.\nSee its log.")
 
 

@@ -109,7 +109,7 @@ def read_model_info(target: Target) -> ModelInfo:
         # Answers name the model as requests do: NVIDIA Dynamo may have another name in the metadata.
         info = replace(model_info(metadata.document, config), name=target.model_name, unconfigured=reply.text)
     except Unusable as error:
-        why = stranger_text(str(error), target.headers)
+        why = stranger_text(str(error), target.secrets)
         raise TargetRefused(
             f"{target.url} answered, but not as a KServe v2 server does ({why}).\nCheck the address and its path."
         ) from error
@@ -187,7 +187,7 @@ def _over_http(target: Target, question: _Question) -> _Reply:
     if answer.status != 200:
         return _Reply(
             outcome=outcome_of_http(answer.status),
-            text=stranger_text(error_text(answer.status, answer.body), target.headers),
+            text=stranger_text(error_text(answer), target.secrets),
             retry_after=answer.fields.get(b"retry-after", b""),
         )
     try:
@@ -208,7 +208,7 @@ def _over_grpc(target: Target, question: _Question) -> _Reply:
     outcome, text = status_of(call.fields)
     if outcome != OK:
         retry_after = dict(call.fields).get(b"retry-after", b"")
-        text = stranger_text(f"{outcome_name(outcome)}, {text}", target.headers)
+        text = stranger_text(f"{outcome_name(outcome)}, {text}", target.secrets)
         return _Reply(outcome=outcome, text=text, retry_after=retry_after)
     answer, fault = getattr(service_pb2, f"{question.method}Response")(), call.fault_of_frame()
     try:
@@ -305,13 +305,13 @@ def _our_errors(target: Target) -> Iterator[None]:
     except ssl.SSLError as error:
         raise TargetUnreachable(f"the TLS handshake with {target.url} failed: {_tls_problem(error)}") from error
     except MalformedAnswer as error:
-        why = stranger_text(str(error), target.headers)
+        why = stranger_text(str(error), target.secrets)
         raise TargetRefused(
             f"{target.url} answers, but not as a server of its protocol does: {why}.\n"
             "Check the address, its scheme and its port."
         ) from error
     except OSError as error:
-        reason = stranger_text(str(error), target.headers) or type(error).__name__
+        reason = stranger_text(str(error), target.secrets) or type(error).__name__
         fix = "Start the server, or correct the address; loadtest --wait-ready 2m waits for one that starts."
         if target.is_tls and isinstance(error, _CLOSED):
             fix = "If it asks for a client certificate, give one that it accepts: --client-cert. Else see its log."

@@ -1,10 +1,13 @@
 """What `loadtest` answers to arguments it cannot use: two lines on stderr, nothing on stdout, exit code 2."""
 
+import json
 import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from two_lines import refused
@@ -52,6 +55,7 @@ def test_a_fifo_or_a_device_is_neither_waited_for_nor_replaced(
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero")):
         assert str(path) in refused(capsys, run_command, *HERE, f"--{option}", str(path))[0]
+    assert (tmp_path / "fifo").is_fifo()
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +82,37 @@ def test_a_load_process_that_dies_is_the_clients_failure_and_a_bug_is_ours(
     assert "bug in tritune" in capsys.readouterr().err
     assert run_app(app, ["bug", "--debug"], name="x", when_stopped="") == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["flags", "environment", "file"])
+@pytest.mark.parametrize(("words", "code"), [([], 2), (["--rate", "10"], 2), (["--rate", "10"], 3)])
+def test_an_error_is_written_where_a_result_was_asked_for(
+    words: list[str], code: int, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """Before the load is known, before an endpoint is found, and after the environment has failed."""
+    if code == 3:
+        limits = (2**29, resource.getrlimit(resource.RLIMIT_AS)[1])
+        monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    record, junit = tmp_path / "new" / "r.json", tmp_path / "new" / "r.xml"
+    asked = {"json": "true", "output": str(record), "junit": str(junit)}
+    if source == "flags":
+        words = [*words, "--json", "--output", str(record), "--junit", str(junit)]
+    elif source == "environment":
+        for name, value in asked.items():
+            monkeypatch.setenv(f"TRITUNE_LOADTEST_{name.upper()}", value)
+    else:
+        (tmp_path / "c.yaml").write_text("".join(f"{name}: {value}\n" for name, value in asked.items()))
+        words = [*words, "--config", str(tmp_path / "c.yaml")]
+    assert run_command(["http://127.0.0.1:9/?key=s3cret", "--model", "m", *words]) == code
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    assert json.loads(record.read_text())["error"] == error
+    case = ET.parse(junit).find("testsuite[@errors='1']/testcase/error")  # noqa: S314 - our own file
+    assert case is not None
+    assert [case.get("message"), case.text] == [error["what"], error["fix"]]
+    assert error["exit_code"] == code
+    assert error["what"] in err
+    assert "s3cret" not in out + err + junit.read_text()
 
 
 def test_debug_prints_the_traceback_as_well(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Messages between master and workers: those that are sent fit, and nothing else does."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,11 @@ def test_whatever_comes_is_refused_in_two_lines(data: Any) -> None:
         failure = refusal("the master", raised.value).failure
         assert failure is not None
         assert "same version" in failure[1].splitlines()[-1]
+
+
+def test_a_query_which_may_hold_a_key_does_not_travel() -> None:
+    with pytest.raises(PlanError, match="query"):
+        order_of_job(1, LoadJob(replace(TARGET, query="key=s3cret"), PLAN, Payload(), limit_ms=50.0), parts=2)
 
 
 def test_a_folder_of_inputs_does_not_travel(tmp_path: Path) -> None:

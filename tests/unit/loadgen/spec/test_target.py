@@ -4,7 +4,14 @@ from typing import Any
 import pytest
 
 from loadgen.errors import BadInput, PlanError, TargetRefused
-from loadgen.spec.target import Target, errors_without_secrets, headers_from_options, without_secrets
+from loadgen.spec.target import (
+    Target,
+    errors_without_secrets,
+    headers_from_options,
+    http_head,
+    stranger_text,
+    without_secrets,
+)
 
 
 def test_headers_come_from_options_and_from_the_environment() -> None:
@@ -58,6 +65,17 @@ def test_an_error_that_quotes_the_server_is_the_same_error_without_the_secret() 
         raise TargetRefused("m did not answer: http 401: s3cret-token is not known.\nCheck it.")
     assert str(caught.value) == "m did not answer: http 401: *** is not known.\nCheck it."
     assert caught.value.__suppress_context__
+
+
+def test_a_query_travels_with_each_request_and_of_its_values_the_api_version_alone_is_shown() -> None:
+    target = Target(url="https://a/x", query="api-version=2024-10-21&code=s3cr%2Bet&t0ken", model_name="m")
+    line = http_head(target, "POST /x/y", []).decode().partition("\r\n")[0]
+    assert line == "POST /x/y?api-version=2024-10-21&code=s3cr%2Bet&t0ken HTTP/1.1"
+    assert target.shown == "https://a/x?api-version=2024-10-21&***&***"
+    echo = f"{line}: 2024-10-21 does not take s3cr+et or t0ken"
+    shown = stranger_text(echo, target.secrets)
+    assert shown == "POST /x/y?api-version=2024-10-21&code=***&*** HTTP/1.1: 2024-10-21 does not take *** or ***"
+    assert "t0ken" not in repr(target)
 
 
 @pytest.mark.parametrize("name", ["a.example", "A-1.b_c", "localhost", "10.0.0.1", "::1", "münchen.example"])

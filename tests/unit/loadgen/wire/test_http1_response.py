@@ -149,7 +149,18 @@ def test_a_document_may_be_as_long_as_it_is_wanted_and_no_longer(form: str) -> N
     ],
 )
 def test_an_error_is_told_in_the_servers_words(body: bytes, text: str) -> None:
-    assert error_text(500, body) == text
+    assert error_text(Answer(500, {}, keep_alive=True, body=body, size=len(body))) == text
+
+
+def test_a_redirect_names_its_target_and_a_compressed_body_its_encoding() -> None:
+    for status, place in ((308, ", to https://a/v1 "), (429, ", ")):
+        head = b"HTTP/1.1 %d X\r\nLocation: https://a/v1\r\nContent-Encoding: identity\r\n" % status
+        assert error_text(read(head + b"Content-Length: 1\r\n\r\nb")) == f"http {status}{place}b"
+    packed = OK.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + b"\x1f\x8b"
+    assert "gzip" in error_text(read(packed.replace(b"200 OK", b"400 No")))
+    for reader in (AnswerReader(ReadBuffer()), ReplyReader(ReadBuffer())):
+        with pytest.raises(MalformedAnswer, match="gzip"):
+            read(packed, reader=reader)
 
 
 def test_of_a_stream_the_event_that_is_none_is_told() -> None:

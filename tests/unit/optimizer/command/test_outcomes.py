@@ -307,16 +307,29 @@ def test_a_directory_that_another_run_uses_is_not_written_to(tmp_path: Path) -> 
     [
         (["--json"], "bad_input"),
         (["--json", "--no-such-option"], "bad_input"),
+        (["--config", "json.yaml"], "bad_input"),
         (["--model", "/nowhere/m.onnx", "--p99", "50ms", "--json"], "bad_input"),
     ],
 )
 def test_json_is_printed_for_input_that_cannot_be_used(
-    arguments: list[str], status: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    status: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("json.yaml").write_text("json: true\n")
     code = run_command(arguments)
     printed = NoRecommendationRecord.model_validate_json(capsys.readouterr().out)
     assert (printed.exit_code, printed.status) == (code, status)
     assert printed.status_reason
+
+
+def test_a_subcommand_that_fails_prints_no_recommendation(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["fleet", "/nowhere", "--json"], ["explain", "--json"]):
+        assert run_command(words) == 2
+        assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
