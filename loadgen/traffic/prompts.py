@@ -1,13 +1,14 @@
-"""The requests to an endpoint that streams tokens: no two prompts begin alike."""
+"""The requests to an endpoint that streams tokens: no two prompts are alike."""
 
 from __future__ import annotations
 
 import json
-import random
 import secrets
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from loadgen.errors import PayloadError
 from loadgen.spec.plan import Payload, Streamed
@@ -15,12 +16,21 @@ from loadgen.spec.target import Target, http_head
 
 PATHS = {"openai-chat": "/chat/completions", "openai-completions": "/completions"}
 
-_WORDS = (
-    "time", "year", "people", "way", "day", "thing", "life", "child", "world", "school", "state", "part", "hand",
-)  # fmt: skip
-"""Words of which each is one token for most models."""
+_WORDS = np.frombuffer(
+    b"able area army baby back ball band bank base bear bird blue boat body bone book boss cake call camp card "
+    b"care case cash cell city club coal coat code cook copy cost crew crop dark data date deal deep desk diet "
+    b"door dust east edge face fact farm fast film fire fish five flag food foot form fuel fund game gate gift "
+    b"goal gold hair half hall hand head heat hill hole home hope hour idea iron item jury king knee lake land "
+    b"leaf lens life lift line list loan lock luck mail mark meal milk mind mine moon name neck news nose note "
+    b"page park path plan play poem pool port race rain rate rice ring road roof room root sale salt sand seat "
+    b"seed ship shop side silk skin snow soil song star task team test time town tree wall wind ",
+    "S5",
+)
+"""Words of which each is one token for most models, with the space: of one length, long prompts are made fast."""
 
-_TEXTS = 8
+_OWN_WORDS = 16
+"""A prompt is made of 16 of the words: any two share few, so no semantic cache takes them for the same."""
+
 _MOST_BYTES = 64 << 20
 
 
@@ -28,32 +38,34 @@ class Prompts:
     """Requests without end, each made when it is asked for.
 
     A prompt begins with a mark of its own, new in each run of the same seed too: no prefix cache knows any of it.
-    Those of a file come in turn; others are made ahead, as long ones take too long while others are due. Raises
+    Those of a file come in turn; the seed decides the words of others, which differ from prompt to prompt. Raises
     PayloadError if the file cannot be used.
     """
 
     def __init__(self, target: Target, payload: Payload) -> None:
         assert payload.streamed is not None
         self._target, self._asked, self._run = target, payload.streamed, secrets.token_hex(4)
-        if payload.data_file is not None:
-            self._texts = prompts_in(payload.data_file)
-        else:
-            words = random.Random(payload.seed)  # noqa: S311 - no secret
-            count = (self._asked.prompt_tokens or 1) - 1
-            self._texts = [" ".join(words.choices(_WORDS, k=count)) for _ in range(_TEXTS)]
-        self._made = 0
+        self._texts = [] if payload.data_file is None else prompts_in(payload.data_file)
+        self._seed, self._made = payload.seed, 0
 
     def __len__(self) -> int:
         return sys.maxsize
 
     def __getitem__(self, row: int) -> bytes:
         """Return a request that was not made before, whatever its row."""
-        mark, text = f"{self._made:x}-{self._run}", self._texts[self._made % len(self._texts)]
+        mark, text = f"{self._made:x}-{self._run}", self._text()
         self._made += 1
         body = json.dumps(body_of(self._target.model_name, f"{mark} {text}", self._asked)).encode()
         path = f"POST {self._target.base_path}{PATHS[self._asked.api]}"
         fields = ["Content-Type: application/json", "Accept: text/event-stream", f"Content-Length: {len(body)}"]
         return http_head(self._target, path, fields) + body
+
+    def _text(self) -> str:
+        if self._texts:
+            return self._texts[self._made % len(self._texts)]
+        drawn = np.random.default_rng([self._seed, self._made])
+        own = drawn.choice(_WORDS, _OWN_WORDS, replace=False)
+        return drawn.choice(own, (self._asked.prompt_tokens or 1) - 1).tobytes().decode().rstrip()
 
 
 def body_of(model: str, prompt: str, asked: Streamed) -> dict[str, Any]:
