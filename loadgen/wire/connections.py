@@ -57,7 +57,11 @@ def stream_wire_of(target: Target, payload: Payload, poller: Poller, finished: F
     Raises TargetUnreachable for an unknown name, PayloadError for prompts that cannot be read.
     """
     assert payload.streamed is not None
-    requests = Prompts(target, payload)
     return StreamWire(
-        payload.streamed, addresses=Addresses(target), requests=requests, poller=poller, finished=finished
+        payload.streamed,
+        target.model_name,
+        addresses=Addresses(target),
+        requests=Prompts(target, payload),
+        poller=poller,
+        finished=finished,
     )
