@@ -124,14 +124,12 @@ class PlanRun:
         )
         log = self._log()
         measurement = measurement_of(log, self.job.plan, **circumstances)
+        in_front = (*_uncounted(measurement, still=stand_still(before, after)), *measurement.in_front)
         measurement = replace(
             measurement,
             problems=(*measurement.problems, *workers.losses),
             cold=cold,
-            in_front=(
-                *_uncounted(measurement, still=stand_still(before, after)),
-                *(stranger_text(text, self.job.target.headers) for text in measurement.in_front),
-            ),
+            in_front=tuple(stranger_text(text, self.job.target.headers) for text in in_front),
         )
         return LoadRun(log=log, measurement=measurement, stopped=self._stopped, began_ns=self._began_ns)
 

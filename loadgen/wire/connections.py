@@ -57,11 +57,6 @@ def stream_wire_of(target: Target, payload: Payload, poller: Poller, finished: F
     Raises TargetUnreachable for an unknown name, PayloadError for prompts that cannot be read.
     """
     assert payload.streamed is not None
-    return StreamWire(
-        payload.streamed,
-        target.model_name,
-        addresses=Addresses(target),
-        requests=Prompts(target, payload),
-        poller=poller,
-        finished=finished,
-    )
+    asked, addresses, requests = payload.streamed, Addresses(target), Prompts(target, payload)
+    model = target.model_name
+    return StreamWire(asked, model, addresses=addresses, requests=requests, poller=poller, finished=finished)

@@ -17,7 +17,7 @@ LOOKED = "looked at"
 LOOK_AT_EACH = 13
 """One row of 13 is looked at: hardly any number of samples that are sent in turn is a multiple of it."""
 
-_SAYS_HIT, _SAYS_YES = re.compile(rb"(?<![a-z])hit\b"), re.compile(rb"true|yes|[0, ]*[1-9]")
+_SAYS_HIT, _SAYS_YES = re.compile(rb"(?i)(?<![a-z])hit\b"), re.compile(rb"(?i)true|yes|[0, ]*[1-9]")
 _MOST_KINDS = 10  # a server may have a new name for each response
 _LIMITS = (b"x-envoy-overloaded", b"x-envoy-ratelimited")
 _NOT_TRITONS = ("http 429", "grpc RESOURCE_EXHAUSTED")  # Triton has neither
@@ -26,10 +26,8 @@ _NOT_TRITONS = ("http 429", "grpc RESOURCE_EXHAUSTED")  # Triton has neither
 def note_success(found: Counter[str], fields: Mapping[bytes, bytes]) -> None:
     """Count a response by what its headers tell of; their names are lowercase."""
     found[LOOKED] += 1
-    hit = next((name for name, value in fields.items() if _is_hit(name, value.lower())), None)
-    if hit is None and fields.get(b"age", b"0").strip() != b"0":
-        hit = b"age"
-    if hit is not None:
+    aged = b"age" if fields.get(b"age", b"0").strip() != b"0" else None
+    if hit := next((name for name, value in fields.items() if _is_hit(name, value)), aged):
         _count(found, f"{CACHE} ({hit.decode('latin-1')})")
     elif b"via" in fields:
         found[f"{PROXY} (via)"] += 1

@@ -207,7 +207,7 @@ class RunningServer:
 
 
 @contextmanager
-def llm_server(behaviour: str = "plain", /, **laws: float) -> Iterator[RunningServer]:
+def llm_server(behaviour: str = "plain", /, **laws: float | str) -> Iterator[RunningServer]:
     """Start a server in a process of its own; see `Laws`."""
     options = [word for name, value in laws.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     command = [sys.executable, __file__, "--behaviour", behaviour, *options]

@@ -1,6 +1,7 @@
 """Verdicts on streams of tokens whose laws are known, in virtual time: whether limits hold is plain arithmetic."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,6 +90,31 @@ def test_cached_prompts_are_named_in_the_verdict() -> None:
     assert record.measurement.streams.cached_tokens == 5 * record.measurement.requests
     assert record.measurement.streams.in_front[0] in record.reasons
     assert not any("cache" in reason for reason in found(SimulatedStreams(), rate=8.0).reasons)
+
+
+@pytest.mark.parametrize(
+    ("counted", "changes", "outcome"),
+    [
+        ({"prompt": 2051}, {"prompt_tokens": 8000}, "inconclusive"),  # the server's window
+        ({"prompt": 24000}, {"prompt_tokens": 8000}, "inconclusive"),
+        ({"prompt": 24000}, {"prompt_tokens": 8000, "find_max": True, "attainment": "90%"}, "inconclusive"),
+        ({"prompt": 2051}, {"prompt_tokens": 8000, "tpot_p95": "9ms"}, "violated"),
+        ({"prompt": 8300}, {"prompt_tokens": 8000}, "met"),
+        ({"prompt": 70}, {"prompt_tokens": 8}, "met"),  # with the template of a chat
+        ({"prompt": -1}, {"prompt_tokens": 8000}, "met"),
+        ({"tokens": 3}, {"allow_short": True}, "inconclusive"),
+        ({"tokens": 3}, {"allow_short": True, "prompts": Path(__file__), "prompt_tokens": None}, "met"),
+    ],
+)
+def test_tokens_are_said_beside_those_asked_for_and_other_loads_meet_nothing(
+    counted: dict[str, int], changes: dict[str, object], outcome: str
+) -> None:
+    record = found(SimulatedStreams(**counted), rate=8.0, duration="600s", **changes)  # type: ignore[arg-type]
+    assert record.outcome == outcome
+    (seen,) = counted.values()
+    asked = record.load.output_tokens if "tokens" in counted else record.load.prompt_tokens
+    if seen > 0:
+        assert any(f"{seen:,}" in reason and f"{asked:,}" in reason for reason in record.reasons)
 
 
 @pytest.mark.parametrize(
