@@ -17,13 +17,11 @@ from loadgen.spec.target import Target, http_head
 PATHS = {"openai-chat": "/chat/completions", "openai-completions": "/completions"}
 
 _WORDS = np.frombuffer(
-    b"able area army baby back ball band bank base bear bird blue boat body bone book boss cake call camp card "
-    b"care case cash cell city club coal coat code cook copy cost crew crop dark data date deal deep desk diet "
-    b"door dust east edge face fact farm fast film fire fish five flag food foot form fuel fund game gate gift "
-    b"goal gold hair half hall hand head heat hill hole home hope hour idea iron item jury king knee lake land "
-    b"leaf lens life lift line list loan lock luck mail mark meal milk mind mine moon name neck news nose note "
-    b"page park path plan play poem pool port race rain rate rice ring road roof room root sale salt sand seat "
-    b"seed ship shop side silk skin snow soil song star task team test time town tree wall wind ",
+    b"able area back ball band bank base bird boat body bone book call camp card care case cash cell city club "
+    b"coat code cook cost dark data date deal deep desk door east edge face fact farm fast film fire flag food "
+    b"foot form fund game gate goal gold half hall hand head heat hill home hour idea item king lake land leaf "
+    b"life line list lock mail mark milk mind moon name news note page park path plan play port race rain rate "
+    b"ring road room root sale sand seat seed ship shop side snow song star task team test time town tree wind ",
     "S5",
 )
 """Words of which each is one token for most models, with the space: of one length, long prompts are made fast."""

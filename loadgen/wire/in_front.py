@@ -14,9 +14,6 @@ CACHE, PROXY, LIMIT = "a cache in front of the server", "a proxy", "a limit in f
 LOOKED = "looked at"
 """This key counts the good HTTP responses whose headers were read."""
 
-LOOK_AT_EACH = 13
-"""One row of 13 is looked at: hardly any number of samples that are sent in turn is a multiple of it."""
-
 _SAYS_HIT, _SAYS_YES = re.compile(rb"(?i)(?<![a-z])hit\b"), re.compile(rb"(?i)true|yes|[0, ]*[1-9]")
 _MOST_KINDS = 10  # a server may have a new name for each response
 _LIMITS = (b"x-envoy-overloaded", b"x-envoy-ratelimited")
