@@ -134,7 +134,9 @@ def test_the_highest_rate_keeps_its_share_and_is_not_far_below_what_could(limits
 def test_most_short_searches_have_time_to_confirm_their_rate() -> None:
     limits = {"ttft_p95": None, "tpot_p95": None, "ttft_p90": "500ms", "tpot_p90": "40ms", "attainment": "90%"}
     met = [
-        found(SimulatedStreams(), find_max=True, duration="150s", output_tokens=32, seed=seed, **limits).outcome
+        found(
+            SimulatedStreams(tokens=32), find_max=True, duration="150s", output_tokens=32, seed=seed, **limits
+        ).outcome
         == "met"
         for seed in range(100, 124)
     ]
