@@ -40,8 +40,9 @@ TABLE = (
     ExitCode(
         96,
         ("provisional", "inconclusive"),
-        "inconclusive: the time was too short (`loadtest --accept-observed`: 0 if the run met every limit); or "
-        "provisional: met once and not confirmed, which `--accept-provisional` turns into 0",
+        "inconclusive: the time was too short (`loadtest --accept-observed`: 0 if the run met every limit), or "
+        "prompts or replies had other lengths than asked for; or provisional: met once and not confirmed, which "
+        "`--accept-provisional` turns into 0",
     ),
     ExitCode(97, ("worse",), "worse than the baseline, beyond the uncertainties of both"),
     ExitCode(98, ("untrustworthy",), "the client or the machine could not measure"),

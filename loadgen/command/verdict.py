@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen.exit_codes import CODES, PRECEDENCE
+from loadgen.measurement.streams import token_counts
 from loadgen.records.formats import duration_option, format_seconds
 from loadgen.records.record import CapacityRecord, CheckRecord, ComparisonRecord, Outcome
 from loadgen.sending.plan_run import LoadRun
@@ -58,10 +59,17 @@ def answer(
         "worse": tuple(f"{figure} is worse than the baseline's" for figure in worse),
     }
     facts = [outcome for outcome, reasons in found.items() if reasons]
-    if not facts:
-        return _good(order, finding)
-    outcome = min(facts, key=lambda one: PRECEDENCE.index(CODES[one]))
-    return outcome, found[outcome]
+    outcome, reasons = _good(order, finding)
+    if facts:
+        outcome = min(facts, key=lambda one: PRECEDENCE.index(CODES[one]))
+        reasons = found[outcome]
+    asked, streams = order.payload.streamed, run.log.streams
+    if asked is None or streams is None or run.log.failed.all():
+        return outcome, reasons
+    counted, as_asked = token_counts(asked, streams[~run.log.failed])
+    if outcome == "met" and not as_asked:
+        return "inconclusive", (counted, *reasons)
+    return outcome, (*reasons, counted)
 
 
 def _good(order: LoadTest, finding: LoadTestResult) -> tuple[Outcome, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from loadgen.finite import Count, FiniteModel
 from loadgen.spec.limits import StreamLimit
+from loadgen.spec.plan import Streamed
 
 STREAM_DTYPE = np.dtype(
     [
@@ -31,6 +32,7 @@ GOOD = (
 )
 """What the figures of streams mean; every report has it."""
 
+_TEMPLATE_TOKENS = 100  # the template of a chat and the mark of a prompt add up to as many
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
@@ -58,6 +60,26 @@ def time_of(
 def made_tokens(streams: NDArray[np.void]) -> NDArray[np.int32]:
     """Return the tokens of each response: the server's count, else that of the events that brought some."""
     return np.where(streams["tokens_out"] < 0, streams["chunks"], streams["tokens_out"])
+
+
+def token_counts(asked: Streamed, good: NDArray[np.void]) -> tuple[str, bool]:
+    """Return a sentence about the mean tokens of good requests, and False if they are not the load asked for.
+
+    They are not if a mean is over a quarter off. With prompts of users, any lengths are those asked for.
+    """
+    parts, as_asked = list[str](), True
+    for what, counts, wanted, added in (
+        ("prompt", good["tokens_in"], asked.prompt_tokens, _TEMPLATE_TOKENS),
+        ("reply", np.maximum(made_tokens(good), 1), asked.output_tokens, 0),
+    ):
+        if wanted is not None and len(known := counts[counts > 0]):
+            parts.append(f"{known.mean():,.0f} tokens per {what} ({wanted:,} asked for)")
+            fits = 0.75 * wanted <= known.mean() <= 1.25 * wanted + added
+            as_asked &= fits or asked.prompt_tokens is None
+    counted = f"{' and '.join(parts)} were counted"
+    if as_asked:
+        return counted, True
+    return f"not the load asked for: {counted}; ask for about as many, or send --prompts of your own", False
 
 
 class StreamFigures(FiniteModel):

@@ -158,14 +158,17 @@ class LocalWorkers:
     def _preparation(self, number: int) -> Message:
         count = len(self.workers)
         shard = shard_of(self.job.plan, self.part * count + number, self.parts * count, limit_ms=self.job.limit_ms)
+        payload, streamed = self.job.payload, self.job.payload.streamed is not None
+        if streamed:  # a warm-up, a search's loads and other processes send prompts of their own
+            payload = replace(payload, seed=self.job.plan.seed * shard.parts + shard.part)
         shard = replace(shard, part=number, parts=count)  # the table has only this group's rows
         return {
             "do": "prepare",
             "rows": self.table.rows,
-            "streamed": self.job.payload.streamed is not None,
+            "streamed": streamed,
             "shard": asdict(shard),
             "target": TARGET.dump_python(self.job.target, mode="json"),
-            "payload": PAYLOAD.dump_python(self.job.payload, mode="json"),
+            "payload": PAYLOAD.dump_python(payload, mode="json"),
         }
 
     def read_statistics(self) -> dict[str, Any] | None:

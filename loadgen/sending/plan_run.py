@@ -14,7 +14,7 @@ from loadgen.measurement.request_log import Measurement, RequestLog
 from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
 from loadgen.measurement.server_stats import cold_text, stand_still, statistics_remarks, timings_between
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
-from loadgen.spec.target import Target
+from loadgen.spec.target import Target, stranger_text
 from loadgen.status import UNFINISHED
 from loadgen.traffic.arrivals import schedule
 
@@ -124,11 +124,12 @@ class PlanRun:
         )
         log = self._log()
         measurement = measurement_of(log, self.job.plan, **circumstances)
+        in_front = (*_uncounted(measurement, still=stand_still(before, after)), *measurement.in_front)
         measurement = replace(
             measurement,
             problems=(*measurement.problems, *workers.losses),
             cold=cold,
-            in_front=(*_uncounted(measurement, still=stand_still(before, after)), *measurement.in_front),
+            in_front=tuple(stranger_text(text, self.job.target.headers) for text in in_front),
         )
         return LoadRun(log=log, measurement=measurement, stopped=self._stopped, began_ns=self._began_ns)
 

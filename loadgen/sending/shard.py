@@ -113,7 +113,12 @@ class PreparedTarget:
                 self._prompts = Prompts(target, payload)
                 asked, places = payload.streamed, Addresses(target)
                 self.wire = StreamWire(
-                    asked, addresses=places, requests=self._prompts, poller=poller, finished=self._note
+                    asked,
+                    target.model_name,
+                    addresses=places,
+                    requests=self._prompts,
+                    poller=poller,
+                    finished=self._note,
                 )
             stack.callback(self.wire.close)
             self.answered = self._try_one(timeout_s, payload)

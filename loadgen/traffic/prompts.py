@@ -1,14 +1,15 @@
-"""The requests to an endpoint that streams tokens: no two prompts begin alike."""
+"""The requests to an endpoint that streams tokens: no two prompts are alike."""
 
 from __future__ import annotations
 
 import json
-import random
 import re
 import secrets
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from loadgen.errors import PayloadError
 from loadgen.spec.plan import Payload, Streamed
@@ -16,10 +17,18 @@ from loadgen.spec.target import Target, http_head
 
 PATHS = {"openai-chat": "/chat/completions", "openai-completions": "/completions"}
 
-_WORDS = (
-    "time", "year", "people", "way", "day", "thing", "life", "child", "world", "school", "state", "part", "hand",
-)  # fmt: skip
-"""Words of which each is one token for most models."""
+_WORDS = np.frombuffer(
+    b"able area back ball band bank base bird boat body bone book call camp card care case cash cell city club "
+    b"coat code cook cost dark data date deal deep desk door east edge face fact farm fast film fire flag food "
+    b"foot form fund game gate goal gold half hall hand head heat hill home hour idea item king lake land leaf "
+    b"life line list lock mail mark milk mind moon name news note page park path plan play port race rain rate "
+    b"ring road room root sale sand seat seed ship shop side snow song star task team test time town tree wind ",
+    "S5",
+)
+"""Words of which each is one token for most models, with the space: of one length, long prompts are made fast."""
+
+_OWN_WORDS = 16
+"""A prompt is made of 16 of the words: any two share few, so no semantic cache takes them for the same."""
 
 _INSTEAD = {"max_tokens": "max_completion_tokens", "stream_options": None}
 """What is sent in place of a field that a server refuses; None: nothing."""
@@ -33,7 +42,6 @@ _WAYS_OUT = {
 }
 """The advice on a refusal, by what it names; the first counts."""
 
-_TEXTS = 8
 _MOST_BYTES = 64 << 20
 
 
@@ -41,20 +49,15 @@ class Prompts:
     """Requests without end, each made when it is asked for.
 
     A prompt begins with a mark of its own, new in each run of the same seed too: no prefix cache knows any of it.
-    Those of a file come in turn; others are made ahead, as long ones take too long while others are due. Raises
+    Those of a file come in turn; the seed decides the words of others, which differ from prompt to prompt. Raises
     PayloadError if the file cannot be used.
     """
 
     def __init__(self, target: Target, payload: Payload) -> None:
         assert payload.streamed is not None
         self._target, self._asked, self._run = target, payload.streamed, secrets.token_hex(4)
-        if payload.data_file is not None:
-            self._texts = prompts_in(payload.data_file)
-        else:
-            words = random.Random(payload.seed)  # noqa: S311 - no secret
-            count = (self._asked.prompt_tokens or 1) - 1
-            self._texts = [" ".join(words.choices(_WORDS, k=count)) for _ in range(_TEXTS)]
-        self._made = 0
+        self._texts = [] if payload.data_file is None else prompts_in(payload.data_file)
+        self._seed, self._made = payload.seed, 0
         self._refused: list[str] = []
 
     def __len__(self) -> int:
@@ -62,7 +65,7 @@ class Prompts:
 
     def __getitem__(self, row: int) -> bytes:
         """Return a request that was not made before, whatever its row."""
-        mark, text = f"{self._made:x}-{self._run}", self._texts[self._made % len(self._texts)]
+        mark, text = f"{self._made:x}-{self._run}", self._text()
         self._made += 1
         fields = body_of(self._target.model_name, f"{mark} {text}", self._asked)
         for refused in self._refused:
@@ -78,6 +81,13 @@ class Prompts:
         new = [one for one in _INSTEAD if one not in self._refused and _names(refusal, one)]
         self._refused += new
         return [f"the server refuses {one}: requests have {_INSTEAD[one] or 'nothing'} instead" for one in new]
+
+    def _text(self) -> str:
+        if self._texts:
+            return self._texts[self._made % len(self._texts)]
+        drawn = np.random.default_rng([self._seed, self._made])
+        own = drawn.choice(_WORDS, _OWN_WORDS, replace=False)
+        return drawn.choice(own, (self._asked.prompt_tokens or 1) - 1).tobytes().decode().rstrip()
 
 
 def body_of(model: str, prompt: str, asked: Streamed) -> dict[str, Any]:

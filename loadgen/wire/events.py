@@ -90,7 +90,7 @@ class Reply:
         self.chunks = 0
         self.tokens_in = self.tokens_out = -1
         self.cached_tokens = 0
-        self.finish = ""
+        self.finish = self.model = ""
         self.error = ""
         self._events = EventParser()
         self._beginning = bytearray()
@@ -108,6 +108,7 @@ class Reply:
     def _take(self, event: Event, at_ns: int) -> None:
         document: dict[str, Any] = json.loads(event.data)
         choices = document.get("choices") or ()
+        self.model = str(document.get("model") or self.model)
         errors = [part["error"] for part in (document, *choices) if part.get("error") is not None]
         if "error" in (event.name, document.get("object")):
             errors.append(document)

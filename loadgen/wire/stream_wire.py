@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from loadgen.errors import MalformedAnswer
 from loadgen.spec.plan import Streamed
+from loadgen.status import OK
 from loadgen.wire.addresses import Addresses
 from loadgen.wire.events import Reply
 from loadgen.wire.http1 import Connection, HttpWire
 from loadgen.wire.http1_response import Answer, AnswerReader
+from loadgen.wire.in_front import note_model
 from loadgen.wire.load_wire import Finished, Requests
 from loadgen.wire.poller import Poller
 from loadgen.wire.sockets import ReadBuffer, Stream
@@ -52,9 +54,12 @@ class ReplyReader(AnswerReader):
 class StreamWire(HttpWire):
     """See `HttpWire`. A response of status 200 has failed if its stream is not what was asked for."""
 
+    look_at_each = 1
+
     def __init__(
         self,
         asked: Streamed,
+        model: str,
         *,
         addresses: Addresses,
         requests: Requests,
@@ -62,7 +67,7 @@ class StreamWire(HttpWire):
         finished: Finished,
     ) -> None:
         super().__init__(addresses=addresses, requests=requests, expected=None, poller=poller, finished=finished)
-        self._asked = asked
+        self._asked, self._model = asked, model
         self.replied: Replied = lambda _row, _reply: None
 
     @property
@@ -91,4 +96,7 @@ class StreamWire(HttpWire):
             raise MalformedAnswer("tokens before their request was sent")
         if connection.row is not None:
             self.replied(connection.row, reply)
-        return reply.fault(self._asked)
+        outcome, fault = reply.fault(self._asked)
+        if outcome == OK:
+            note_model(self.in_front, self._model, reply.model)
+        return outcome, fault

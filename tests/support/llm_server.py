@@ -50,6 +50,9 @@ class Laws:
     tokens_per_frame: int = 1
     cached_tokens: int = 0
     stall_s: float = 30.0
+    prompt_tokens: int = 0  # what the usage says of each prompt; 0: its words
+    header: str = ""  # a line of the head of each reply
+    other_model: str = ""  # every second reply names this model
 
 
 @dataclass
@@ -64,6 +67,8 @@ class Served:
     last_s: float | None = None
     tokens: int = 0
     good: bool = False
+    words: str = ""  # the beginning of the prompt
+    model: str = MODEL
 
 
 class LlmServer:
@@ -101,16 +106,21 @@ class LlmServer:
     async def completion(self, path: str, request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         chat = path.endswith("/chat/completions")
         prompt = request.pop("messages" if chat else "prompt")
-        words = len((json.dumps(prompt) if chat else str(prompt)).split())
+        text = str(prompt[0]["content"] if chat else prompt)
         asked = request.get("max_completion_tokens") or request.get("max_tokens") or 16
         loop = asyncio.get_running_loop()
-        one = Served(loop.time(), "chat" if chat else "completions", asked, request)
+        one = Served(loop.time(), "chat" if chat else "completions", asked, request, words=text[:500])
         self.served.append(one)
+        if self.laws.other_model and len(self.served) % 2 == 0:
+            one.model = self.laws.other_model
+        words = self.laws.prompt_tokens or len(text.split())
         failing = self.laws.behaviour in FAILING and len(self.served) % 2 == 0
         if failing and self.laws.behaviour == "half-503":
             self.answer(writer, b"503 Service Unavailable", b'{"error":{"message":"overloaded","code":503}}')
             return
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        header = self.laws.header.encode() + b"\r\n" * bool(self.laws.header)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + header)
+        writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
         async with self.slots:
             async for piece in self.pieces(one, words, failing):
                 writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
@@ -167,7 +177,7 @@ def objects(one: Served) -> str:
 def frame(one: Served, delta: dict[str, str], finish: str | None = None) -> bytes:
     said = {"delta": delta} if one.api == "chat" else {"text": "".join(delta.get(key, "") for key in TEXTS)}
     choice = {"index": 0, **said, "finish_reason": finish}
-    return sse({"id": "1", "object": objects(one), "created": 1, "model": MODEL, "choices": [choice]})
+    return sse({"id": "1", "object": objects(one), "created": 1, "model": one.model, "choices": [choice]})
 
 
 def usage(one: Served, words: int, cached: int) -> bytes:
@@ -176,7 +186,7 @@ def usage(one: Served, words: int, cached: int) -> bytes:
         return b""
     counts = {"prompt_tokens": words, "completion_tokens": one.tokens, "total_tokens": words + one.tokens}
     details = {"prompt_tokens_details": {"cached_tokens": cached}} if cached else {}
-    return sse({"id": "1", "object": objects(one), "model": MODEL, "choices": [], "usage": counts | details})
+    return sse({"id": "1", "object": objects(one), "model": one.model, "choices": [], "usage": counts | details})
 
 
 async def until(at_s: float) -> None:
@@ -197,7 +207,7 @@ class RunningServer:
 
 
 @contextmanager
-def llm_server(behaviour: str = "plain", /, **laws: float) -> Iterator[RunningServer]:
+def llm_server(behaviour: str = "plain", /, **laws: float | str) -> Iterator[RunningServer]:
     """Start a server in a process of its own; see `Laws`."""
     options = [word for name, value in laws.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     command = [sys.executable, __file__, "--behaviour", behaviour, *options]

@@ -23,6 +23,7 @@ class SimulatedStreams(SimulatedGenerator):
     tokens: int = 41
     cut_off: float = 0.0
     cached: int = 0
+    prompt: int = 10
 
     @property
     def reply_ms(self) -> float:
@@ -44,7 +45,7 @@ class SimulatedStreams(SimulatedGenerator):
             "first_ns": first,
             "last_ns": done,
             "longest_gap_ns": round(self.tpot_ms * 1e6),
-            "tokens_in": 10,
+            "tokens_in": self.prompt,
             "tokens_out": self.tokens,
             "cached_tokens": self.cached,
             "chunks": self.tokens,

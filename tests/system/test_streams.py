@@ -93,3 +93,21 @@ def test_the_command_counts_tokens_and_chunks_and_keeps_up_the_load(tmp_path: Pa
     assert (seen["tokens_out"], seen["chunks"], seen["cached_tokens"]) == (TOKENS * n, 4 * n, 3 * n)
     assert len(truth) > n + 1  # all that is measured had ended before the load did
     assert len(np.load(tmp_path / "streams.npy")) == n
+
+
+def test_who_replied_is_named_and_no_two_prompts_of_a_command_are_alike() -> None:
+    program = "import sys; from loadgen.cli import run_command; sys.exit(run_command(sys.argv[1:]))"
+    key, header = "sk-3f9a77c1e05d", "X-Any-Cache: SEMANTIC HIT"
+    with llm_server(ttft_s=0.01, tpot_s=0.001, other_model=f"else-{key}", header=header) as server:
+        words = (
+            f"{server.url}/v1 --api openai-chat --model fake --warmup 1s --prompt-tokens 200 --rate 30 "
+            f"--output-tokens 4 --duration 1s --processes 2 --max-send-lag 10s --json --header X-Key:{key}"
+        )
+        ended = subprocess.run([sys.executable, "-c", program, *words.split()], capture_output=True, check=False)
+        prompts = [set(one["words"].split()) for one in server.truth()]
+    record = json.loads(ended.stdout)
+    assert record["outcome"] == "measured", ended.stderr
+    told = record["measurement"]["in_front"]
+    assert [sum(name in sentence for sentence in told) for name in ("'else-***'", "x-any-cache")] == [1, 1]
+    assert set(told) < set(record["reasons"])
+    assert max(len(one & other) / len(one) for place, one in enumerate(prompts) for other in prompts[:place]) < 0.7

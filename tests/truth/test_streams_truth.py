@@ -1,6 +1,7 @@
 """Verdicts on streams of tokens whose laws are known, in virtual time: whether limits hold is plain arithmetic."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,6 +93,31 @@ def test_cached_prompts_are_named_in_the_verdict() -> None:
 
 
 @pytest.mark.parametrize(
+    ("counted", "changes", "outcome"),
+    [
+        ({"prompt": 2051}, {"prompt_tokens": 8000}, "inconclusive"),  # the server's window
+        ({"prompt": 24000}, {"prompt_tokens": 8000}, "inconclusive"),
+        ({"prompt": 24000}, {"prompt_tokens": 8000, "find_max": True, "attainment": "90%"}, "inconclusive"),
+        ({"prompt": 2051}, {"prompt_tokens": 8000, "tpot_p95": "9ms"}, "violated"),
+        ({"prompt": 8300}, {"prompt_tokens": 8000}, "met"),
+        ({"prompt": 70}, {"prompt_tokens": 8}, "met"),  # with the template of a chat
+        ({"prompt": -1}, {"prompt_tokens": 8000}, "met"),
+        ({"tokens": 3}, {"allow_short": True}, "inconclusive"),
+        ({"tokens": 3}, {"allow_short": True, "prompts": Path(__file__), "prompt_tokens": None}, "met"),
+    ],
+)
+def test_tokens_are_said_beside_those_asked_for_and_other_loads_meet_nothing(
+    counted: dict[str, int], changes: dict[str, object], outcome: str
+) -> None:
+    record = found(SimulatedStreams(**counted), rate=8.0, duration="600s", **changes)  # type: ignore[arg-type]
+    assert record.outcome == outcome
+    (seen,) = counted.values()
+    asked = record.load.output_tokens if "tokens" in counted else record.load.prompt_tokens
+    if seen > 0:
+        assert any(f"{seen:,}" in reason and f"{asked:,}" in reason for reason in record.reasons)
+
+
+@pytest.mark.parametrize(
     "limits", [{"attainment": "90%"}, {"ttft_p95": None, "tpot_p95": None, "e2e_p90": "700ms"}]
 )
 def test_the_highest_rate_keeps_its_share_and_is_not_far_below_what_could(limits: dict[str, object]) -> None:
@@ -108,7 +134,9 @@ def test_the_highest_rate_keeps_its_share_and_is_not_far_below_what_could(limits
 def test_most_short_searches_have_time_to_confirm_their_rate() -> None:
     limits = {"ttft_p95": None, "tpot_p95": None, "ttft_p90": "500ms", "tpot_p90": "40ms", "attainment": "90%"}
     met = [
-        found(SimulatedStreams(), find_max=True, duration="150s", output_tokens=32, seed=seed, **limits).outcome
+        found(
+            SimulatedStreams(tokens=32), find_max=True, duration="150s", output_tokens=32, seed=seed, **limits
+        ).outcome
         == "met"
         for seed in range(100, 124)
     ]

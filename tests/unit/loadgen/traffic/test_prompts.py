@@ -53,6 +53,13 @@ def test_no_two_prompts_begin_alike_in_two_runs_of_a_seed_either_and_the_seed_re
     assert rests[0] == rests[1] != rests[2]
 
 
+def test_any_two_generated_prompts_have_most_of_their_words_for_themselves() -> None:
+    words = [
+        set(text.split()[1:]) for seed in (0, 1) for text in texts(requests_of(40, seed=seed, prompt_tokens=200))
+    ]
+    assert max(len(one & other) / len(one) for place, one in enumerate(words) for other in words[:place]) <= 0.5
+
+
 def test_a_row_that_is_asked_for_twice_gets_another_prompt() -> None:
     prompts = Prompts(TARGET, Payload(streamed=Streamed(api="openai-chat", output_tokens=1, prompt_tokens=3)))
     assert prompts[0] != prompts[0]

@@ -34,6 +34,7 @@ class Bench:
         addresses = Addresses()
         self.wire = StreamWire(
             Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1),
+            "m",
             addresses=cast("wire_addresses.Addresses", addresses),
             requests=(b"hello",),
             poller=cast("Poller", Watched()),
