@@ -161,7 +161,7 @@ class MeasurementRecord(Record):
         default=(), description="What each address of the target's name took; empty: there was one."
     )
     in_front: tuple[str, ...] = Field(
-        default=(), description="Responses of a cache, a proxy or a gateway's limit in place of the model."
+        default=(), description="What a cache, a proxy or a gateway's limit did in place of the model."
     )
     streams: StreamFigures | None = Field(default=None, description="null: responses were no streams of tokens.")
     problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")

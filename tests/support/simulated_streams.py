@@ -48,6 +48,8 @@ class SimulatedStreams(SimulatedGenerator):
             "tokens_out": self.tokens,
             "cached_tokens": self.cached,
             "chunks": self.tokens,
+            "tokens_first": self.first_tokens,
+            "tokens_later": 0 if self.at_once else self.tokens - self.first_tokens,
             "finish": b"length",
         }.items():
             streams[name] = value

@@ -24,7 +24,8 @@ def log_of(*rows: dict[str, Any]) -> RequestLog:
     for at, row in enumerate(rows):
         first, last = (due_ns[at] + row[name] * MS if row.get(name) else 0 for name in ("first", "last"))
         chunks = row.get("chunks", 11)
-        streams[at] = (first, last, 7 * MS, 9, row.get("tokens", 11), row.get("cached", 0), chunks, b"length")
+        tokens, parts = row.get("tokens", 11), row.get("parts", (1, chunks - 1))
+        streams[at] = (first, last, 7 * MS, 9, tokens, row.get("cached", 0), chunks, *parts, b"length")
         done_ns[at] += row["done"] * MS
         outcome[at] = row.get("outcome", OK)
     return RequestLog(
@@ -39,7 +40,7 @@ def judged_ms(log: RequestLog, limit: StreamLimit) -> list[float]:
 LOG = log_of(
     {"first": 50, "last": 250, "done": 260},
     {"first": 50, "last": 250, "done": 260, "tokens": -1, "chunks": 6},  # no usage: chunks are counted
-    {"first": 50, "last": 50, "done": 60, "tokens": 1},
+    {"first": 50, "last": 50, "done": 60, "tokens": 1, "chunks": 1},
 )
 
 
