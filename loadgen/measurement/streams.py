@@ -99,7 +99,7 @@ class StreamFigures(FiniteModel):
 
     @property
     def in_front(self) -> tuple[str, ...]:
-        """Sentences if a cache did part of the work, and on what times mean if tokens came together."""
+        """Sentences if a cache did part of the work, and on what times mean if tokens come together."""
         cached, at_once, several = self.cached_tokens, self.at_once, self.several_per_event
         share = cached / max(self.tokens_in, 1)
         found = {
@@ -107,9 +107,9 @@ class StreamFigures(FiniteModel):
             f"all tokens of {at_once:,} responses came at once, as if something held them back: their TTFT is the "
             "time of the whole response, and TPOT is the most that it can be, counted from the due time": at_once,
             f"the first event of {several:,} responses brought several tokens: TPOT is that of the tokens after "
-            "it, counted by the length of the texts": several,
+            "it, counted by the length of the texts": several * 2 > sum(self.finish_reasons.values()),
         }
-        return tuple(text for text, count in found.items() if count)
+        return tuple(text for text, holds in found.items() if holds)
 
     @property
     def remarks(self) -> tuple[str, ...]:
