@@ -167,8 +167,8 @@ def capacity_record(
     met = None if confirmation is None else confirmation.met
     attempts = () if confirmation is None else confirmation.attempts
     runs: tuple[ProbeResult | Attempt, ...] = (*estimate.probes, *attempts)
-    open_above = isinstance(limit, StreamLimit) and any(part.measure == "tpot" for part in limit.parts)
-    open_above &= any(one.streams is not None and one.streams.at_once for one in measured)
+    per_token = isinstance(limit, StreamLimit) and any(part.measure == "tpot" for part in limit.parts)
+    open_above = per_token and any(one.streams is not None and one.streams.at_once for one in measured)
     return CapacityRecord(
         quantile=limit.quantile,
         limit=limit.text,
