@@ -20,11 +20,8 @@ STREAM_DTYPE = np.dtype(
         ("tokens_out", np.int32),
         ("cached_tokens", np.int32),  # of the prompt
         ("chunks", np.int32),  # events that brought tokens
-        (
-            "tokens_first",
-            np.int32,
-        ),  # that came at once with the first event: without reasoning that was not streamed
-        ("tokens_later", np.int32),  # that came after them; both by the length of the texts
+        ("tokens_first", np.int32),  # streamed at once with the first event
+        ("tokens_later", np.int32),  # streamed after it; both by the length of the texts
         ("finish", "S16"),  # the finish reason, "other" for an unknown one; empty: none
     ]
 )
@@ -80,19 +77,14 @@ class StreamFigures(FiniteModel):
     """
 
     ttft_ms: dict[str, float | None] = Field(description="Due time to first token, by quantile.")
-    tpot_ms: dict[str, float | None] = Field(
-        description="From the first event to the last, per token after the first event, by quantile."
-    )
+    tpot_ms: dict[str, float | None] = Field(description="Time per token after the first event, by quantile.")
     longest_gap_ms: dict[str, float | None] = Field(description="Longest time between tokens, by quantile.")
     tokens_in: Count = Field(description="Of all prompts, by the server's usage.")
     tokens_out: Count = Field(description="Of all responses, by the server's usage.")
     cached_tokens: Count = Field(description="Tokens of prompts that a prefix cache held.")
     chunks: Count = Field(description="Events that brought tokens; an event may bring several.")
     without_usage: Count = Field(description="Complete responses without usage; their chunks count as tokens.")
-    at_once: Count = Field(
-        default=0,
-        description="Responses of which all tokens came at once: only the most that TPOT can be is known.",
-    )
+    at_once: Count = Field(default=0, description="Responses whose tokens all came at once: TPOT is a bound.")
     several_per_event: Count = Field(default=0, description="Responses whose first event brought several tokens.")
     hidden_tokens: Count = Field(default=0, description="Of reasoning that was counted and not streamed.")
     finish_reasons: dict[str, int]

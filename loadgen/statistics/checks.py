@@ -52,8 +52,8 @@ def _check_bounds(log: RequestLog, limit: LatencyLimit, confidence: float) -> Ch
     streams = log.streams.copy()
     streams["tokens_later"][at_once] = streams["tokens_first"][at_once]
     least = _check_of(certify(replace(log, streams=streams), limit, confidence=confidence), log.until_s)
-    if least.violations == most.violations or least.answer == "violated":
-        return least
+    if least.answer == "violated" or least.violations == most.violations:
+        return least if least.answer == "violated" else most
     reason = "tokens that came at once leave open whether they were in time, and a longer run does not tell"
     return most.model_copy(update={"answer": "inconclusive", "reason": reason, "needed_s": None})
 
