@@ -15,6 +15,7 @@ STREAM_ERROR = 7
 CUT_OFF = 8
 TOO_SHORT = 9
 TOO_LONG = 10
+NO_STREAM = 11
 _OTHER_STATUS = 19
 _OUT_OF = (errno.ENFILE, errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
@@ -30,6 +31,7 @@ _NAMES = {
     CUT_OFF: "no finish reason",
     TOO_SHORT: "fewer tokens than asked for",
     TOO_LONG: "more tokens than asked for",
+    NO_STREAM: "no stream",
     _OTHER_STATUS: "http other",
 }
 

@@ -16,7 +16,7 @@ from loadgen.records.formats import format_ms, format_rate
 from loadgen.records.record import CapacityRecord, ProbeRecord
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun, Watch
-from loadgen.spec.limits import LatencyLimit
+from loadgen.spec.limits import LatencyLimit, StreamLimit
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
 from loadgen.spec.target import without_secrets
@@ -167,6 +167,8 @@ def capacity_record(
     met = None if confirmation is None else confirmation.met
     attempts = () if confirmation is None else confirmation.attempts
     runs: tuple[ProbeResult | Attempt, ...] = (*estimate.probes, *attempts)
+    per_token = isinstance(limit, StreamLimit) and any(part.measure == "tpot" for part in limit.parts)
+    open_above = per_token and any(one.streams is not None and one.streams.at_once for one in measured)
     return CapacityRecord(
         quantile=limit.quantile,
         limit=limit.text,
@@ -176,7 +178,7 @@ def capacity_record(
         low_per_s=estimate.lower_per_s,
         high_per_s=estimate.upper_per_s,
         lone_latency_ms=estimate.lone_latency_ms,
-        inconclusive=met is None and estimate.outcome != "too_slow",
+        inconclusive=met is None and (estimate.outcome != "too_slow" or open_above),
         seconds=estimate.load_s + (0.0 if confirmation is None else confirmation.load_s),
         probes=tuple(_probe_record(run, one) for run, one in zip(runs, measured, strict=True)),
         reason=_reason(limit, estimate, confirmation) + _why_it_failed(measured),
@@ -193,7 +195,7 @@ def _reason(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confi
     if confirmation is not None:
         return _unconfirmed(limit, estimate, confirmation)
     if estimate.outcome == "too_slow":
-        return f"no rate meets {limit.text}: {estimate.reason}"
+        return f"no rate was found that meets {limit.text}: {estimate.reason}"
     fix = "" if estimate.outcome == "untrusted" else "; a longer --duration gives it more load"
     return f"no highest rate was found: {estimate.reason}{fix}"
 

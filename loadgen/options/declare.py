@@ -123,7 +123,7 @@ def latency_limits(panel: str) -> Any:
 
 _MEASURED = {
     "ttft": "time to first token, from the due time",
-    "tpot": "time per token after the first: (last - first) / (tokens - 1)",
+    "tpot": "time per token after the first event, from the first event to the last",
     "e2e": "time of the whole reply, from the due time",
 }
 

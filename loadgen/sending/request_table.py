@@ -64,7 +64,7 @@ class LogTable:
 
         def note(row: int, reply: Reply) -> None:
             first_ns, last_ns = (at_ns - origin_ns if at_ns else 0 for at_ns in (reply.first_ns, reply.last_ns))
-            counts = (reply.tokens_in, reply.tokens_out, reply.cached_tokens, reply.chunks)
+            counts = (reply.tokens_in, reply.tokens_out, reply.cached_tokens, reply.chunks, *reply.streamed_tokens)
             rows[row] = (first_ns, last_ns, reply.longest_gap_ns, *counts, reply.finish_kind.encode())
 
         return note

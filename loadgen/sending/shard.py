@@ -40,7 +40,7 @@ _CONNECT_S = 5.0
 _LARGE_BYTES = 1 << 16  # of a request: only such ones can be slow to send
 _OLDEST = 16
 _CONNECTIONS_AHEAD_MAX = 256
-_REFUSALS = ("http 3", "http 4")
+_REFUSALS = ("http 3", "http 4", "no stream")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 
 from loadgen.errors import MalformedAnswer
 from loadgen.spec.plan import Streamed
-from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
+from loadgen.status import CUT_OFF, NO_STREAM, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
 from loadgen.wire.http1_response import body_text
 
 _MAX_EVENT = 1 << 18
 _MAX_BEGINNING = 1 << 14
 _MOST_TOKENS = (1 << 31) - 1
+_ONE_ARRIVAL_NS = 1_000_000  # what is written at once may arrive in several segments
 _DONE = "[DONE]"
-_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "text", "tool_calls", "function_call")
-"""The fields of a delta whose tokens the model has made. Servers name reasoning in two ways."""
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details")
+_TEXTS = (*_REASONING, "content", "refusal", "text", "tool_calls", "function_call")
+"""The fields of a delta whose tokens the model has made. Servers name reasoning in three ways, or in two."""
 
-_INSIDE = ("text", "thinking", "function", "name", "arguments")
+_INSIDE = ("text", "thinking", "summary", "function", "name", "arguments")
 """The fields of a part of a content, or of a call, whose tokens the model has made."""
 
 _GOOD = (
@@ -81,8 +83,8 @@ class EventParser:
 class Reply:
     """What a stream has brought so far. Times in ns of any one clock; 0: no token has come.
 
-    `finish` is the first finish reason that is not good, else the last; `error` and `fault` are the server's
-    words in full, for `stranger_text`.
+    `done`: it has ended, whatever comes after. `finish` is the first finish reason that is not good, else the
+    last; `error` and `fault` are the server's words in full, for `stranger_text`.
     """
 
     def __init__(self) -> None:
@@ -90,16 +92,21 @@ class Reply:
         self.chunks = 0
         self.tokens_in = self.tokens_out = -1
         self.cached_tokens = 0
+        self.done = False
         self.finish = self.model = ""
         self.error = ""
         self._events = EventParser()
         self._beginning = bytearray()
+        self._reasoning_tokens = 0
+        self._reasons = False  # the text of its reasoning is streamed
+        self._first_chunks = self._first_text = self._text = 0  # of the first arrival; of all in letters
 
     def feed(self, data: bytes, at_ns: int) -> None:
         """Take bytes that arrived at a time. Raises MalformedAnswer."""
         self._beginning += data[: _MAX_BEGINNING - len(self._beginning)]
         for event in self._events.feed(data):
-            if event.data.strip() != _DONE:
+            self.done |= event.data.strip() == _DONE
+            if event.data.strip() and not self.done:  # without data it keeps the connection alive
                 try:
                     self._take(event, at_ns)
                 except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -119,36 +126,59 @@ class Reply:
             self._count(usage)
         for choice in choices:
             delta = choice.get("delta") or choice
-            if any(_has_text(delta.get(name)) for name in _TEXTS):
-                self._token(at_ns)
+            if letters := {name: count for name in _TEXTS if (count := _letters(delta.get(name)))}:
+                self._token(at_ns, max(letters.values()))
+                self._reasons |= not letters.keys().isdisjoint(_REASONING)
             if self.finish in ("", *_GOOD):
                 self.finish = str(choice.get("finish_reason") or self.finish)
 
-    def _token(self, at_ns: int) -> None:
+    def _token(self, at_ns: int, letters: int) -> None:
         if self.chunks:
             self.longest_gap_ns = max(self.longest_gap_ns, at_ns - self.last_ns)
         else:
             self.first_ns = at_ns
         self.last_ns = at_ns
         self.chunks += 1
+        self._text += letters
+        if at_ns - self.first_ns < _ONE_ARRIVAL_NS:
+            self._first_chunks += 1
+            self._first_text += letters
 
     def _count(self, usage: Mapping[str, Any]) -> None:
         self.tokens_in = _whole(usage.get("prompt_tokens"))
         self.tokens_out = _whole(usage.get("completion_tokens"))
         self.cached_tokens = max(0, _whole((usage.get("prompt_tokens_details") or {}).get("cached_tokens")))
+        details = usage.get("completion_tokens_details") or {}
+        self._reasoning_tokens = max(0, _whole(details.get("reasoning_tokens")))
+
+    @property
+    def streamed_tokens(self) -> tuple[int, int]:
+        """The tokens of the first arrival, and of those after it.
+
+        Where an event brings several, the length of the texts shares the tokens out. Reasoning that was counted
+        but not streamed is none of them: at most what leaves each event a token.
+        """
+        made = self.chunks if self.tokens_out < 0 else self.tokens_out
+        if not self._reasons:
+            made -= min(self._reasoning_tokens, max(0, made - self.chunks))
+        by_text = made - made * self._first_text // max(1, self._text)
+        later = min(max(by_text, self.chunks - self._first_chunks), max(0, made - self._first_chunks))
+        return made - later, later
 
     @property
     def finish_kind(self) -> str:
         """The finish reason if it is a known one, else "other", of 16 bytes at most; empty: none."""
         return self.finish if self.finish in ("", *_GOOD, *_BAD) else "other"
 
-    def fault(self, asked: Streamed) -> tuple[int, str]:
+    def fault(self, asked: Streamed, content_type: str = "text/event-stream") -> tuple[int, str]:
         """Return the outcome of a stream that has ended, and what is wrong with it in words."""
         made = self.chunks if self.tokens_out < 0 else self.tokens_out
         if self.error:
             return STREAM_ERROR, f"an error inside a response of status 200: {self.error}"
         if not self.finish:
-            return CUT_OFF, f"the response ended without a finish reason; it begins: {body_text(self._beginning)}"
+            outcome = NO_STREAM if content_type == "application/json" and not self.chunks else CUT_OFF
+            what = f"the response, of type {content_type}, ended without a finish reason; it begins"
+            return outcome, f"{what}: {body_text(self._beginning)}"
         if self.finish not in _GOOD:
             return STREAM_ERROR, f"the finish reason is {self.finish}"
         short = not self.chunks or (made < asked.output_tokens and not asked.allow_short)
@@ -159,15 +189,15 @@ class Reply:
         return OK, ""
 
 
-def _has_text(value: object) -> bool:
-    """True for a text, or parts or calls with one; a call begins with a name, and ends with empty arguments."""
+def _letters(value: object) -> int:
+    """Return the length of a text, or of those of parts or calls; a call begins with a name alone."""
     if isinstance(value, list):
-        return any(map(_has_text, value))
+        return sum(map(_letters, value))
     if isinstance(value, dict):
-        return any(_has_text(value.get(name)) for name in _INSIDE)
-    return isinstance(value, str) and value != ""
+        return sum(_letters(value.get(name)) for name in _INSIDE)
+    return len(value) if isinstance(value, str) else 0
 
 
 def _whole(value: object) -> int:
-    """Return a number of tokens, -1 if it is none."""
-    return min(value, _MOST_TOKENS) if isinstance(value, int) and value >= 0 else -1
+    """Return a number of tokens, -1 if it is none, or 0, which is no count of what has come."""
+    return min(value, _MOST_TOKENS) if isinstance(value, int) and value > 0 else -1

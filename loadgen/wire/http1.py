@@ -205,7 +205,7 @@ class HttpWire(LoadWire):
         else:
             self.connections_closed += 1
             self._drop(connection)
-        self.finished(row, outcome, connection.stream.arrived_ns)
+        self.finished(row, outcome, connection.reader.arrived_ns)
 
     def reader(self, buffer: ReadBuffer) -> AnswerReader:
         """Return the reader of a new connection."""

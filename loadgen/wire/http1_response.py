@@ -64,6 +64,7 @@ class AnswerReader:
         self._must_fit = whole
         self._parser = HttpResponseParser(self)
         self._answer: Answer | None = None
+        self.arrived_ns = 0  # of the last bytes that were read, see `TcpStream`
         self._more = False  # bytes came after the answer
         self._begin()
 
@@ -80,6 +81,7 @@ class AnswerReader:
         """
         view = self._buffer.view
         count = stream.recv_into(view)
+        self.arrived_ns = stream.arrived_ns
         self._buffer.received(count)
         if count == 0:
             return self._closed()

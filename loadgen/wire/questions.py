@@ -32,6 +32,7 @@ _ADVICE = {
         "It is over a limit of the server, or of a gateway: raise that, or send smaller shapes or batches."
     ),
     "http 415": "It takes no binary tensors: use --format json.",
+    "no stream": "Turn streaming on there, or in the gateway before it: --api needs server-sent events.",
     "malformed answer": (
         "Look at one answer, and at the address. Triton's Python backend sends empty outputs with some versions "
         "of numpy."

@@ -15,7 +15,7 @@ from loadgen.wire.http1_response import Answer, AnswerReader
 from loadgen.wire.in_front import note_model
 from loadgen.wire.load_wire import Finished, Requests
 from loadgen.wire.poller import Poller
-from loadgen.wire.sockets import ReadBuffer, Stream
+from loadgen.wire.sockets import ReadBuffer
 
 Replied = Callable[[int, Reply], None]
 """Takes a row and its reply, with times of the monotonic clock, before the row is finished."""
@@ -28,13 +28,8 @@ class ReplyReader(AnswerReader):
         super().__init__(buffer)
         self.reply = Reply()
         self.sent_ns = 0  # when the request was begun to be sent
+        self.ended_ns = 0  # when its last event arrived, by the wall clock
         self._at_ns = 0
-        self._stream: Stream
-
-    def read(self, stream: Stream) -> Answer | None:
-        """See `AnswerReader`."""
-        self._stream = stream
-        return super().read(stream)
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body; of a status other than 200 it is the error's text."""
@@ -42,8 +37,11 @@ class ReplyReader(AnswerReader):
             super().on_body(data)
             return
         self._size += len(data)
-        now_ns, arrived_ns = time.monotonic_ns(), self._stream.arrived_ns
-        age_ns = time.time_ns() - arrived_ns if arrived_ns else 0
+        now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+        arrived_ns = self.arrived_ns or wall_ns
+        age_ns = wall_ns - arrived_ns
+        if not self.reply.done:
+            self.ended_ns = arrived_ns
         if now_ns - age_ns < self.sent_ns:  # somebody has set the clock
             age_ns = 0
         # Never before the part before it, nor later than now.
@@ -85,18 +83,20 @@ class StreamWire(HttpWire):
         whole = super().send(row)
         if (connection := self.in_flight.get(row)) is not None:
             assert isinstance(connection.reader, ReplyReader)
-            connection.reader.sent_ns = began_ns
+            connection.reader.sent_ns, connection.reader.ended_ns = began_ns, 0
         return whole
 
-    def fault_of(self, answer: Answer, connection: Connection) -> tuple[int, str]:  # noqa: ARG002 - its body is read
+    def fault_of(self, answer: Answer, connection: Connection) -> tuple[int, str]:
         """See `HttpWire`."""
-        assert isinstance(connection.reader, ReplyReader)
-        reply, connection.reader.reply = connection.reader.reply, Reply()
-        if reply.chunks and reply.first_ns < connection.reader.sent_ns:
+        reader = connection.reader
+        assert isinstance(reader, ReplyReader)
+        reply, reader.reply = reader.reply, Reply()
+        reader.arrived_ns = reader.ended_ns or reader.arrived_ns
+        if reply.chunks and reply.first_ns < reader.sent_ns:
             raise MalformedAnswer("tokens before their request was sent")
         if connection.row is not None:
             self.replied(connection.row, reply)
-        outcome, fault = reply.fault(self._asked)
+        outcome, fault = reply.fault(self._asked, answer.content_type)
         if outcome == OK:
             note_model(self.in_front, self._model, reply.model)
         return outcome, fault

@@ -49,6 +49,9 @@ class Laws:
     slots: int = 64  # requests served at once; the others wait. Capacity: slots / (ttft + (n - 1) tpot) per second
     tokens_per_frame: int = 1
     cached_tokens: int = 0
+    hidden_tokens: int = 0  # the first tokens: reasoning that the usage counts and nobody gets
+    after_done_s: float = 0.0  # from [DONE] to the end of the body
+    streams: int = 1  # 0: answers with one JSON
     stall_s: float = 30.0
     prompt_tokens: int = 0  # what the usage says of each prompt; 0: its words
     header: str = ""  # a line of the head of each reply
@@ -118,6 +121,11 @@ class LlmServer:
         if failing and self.laws.behaviour == "half-503":
             self.answer(writer, b"503 Service Unavailable", b'{"error":{"message":"overloaded","code":503}}')
             return
+        if not self.laws.streams:
+            self.answer(
+                writer, b"200 OK", b'{"choices":[{"message":{"content":"hello"},"finish_reason":"length"}]}'
+            )
+            return
         header = self.laws.header.encode() + b"\r\n" * bool(self.laws.header)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + header)
         writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
@@ -127,6 +135,7 @@ class LlmServer:
                 await writer.drain()
         if failing and self.laws.behaviour == "stalled":
             raise ConnectionResetError
+        await asyncio.sleep(self.laws.after_done_s)
         writer.write(b"0\r\n\r\n")
 
     async def pieces(self, one: Served, words: int, failing: bool) -> AsyncIterator[bytes]:
@@ -137,7 +146,7 @@ class LlmServer:
             yield frame(one, {"role": "assistant", "content": ""})
         cut = {"error-at-0": 0, "error-at-5": 5, "stop-at-3": 3, "stalled": 5}[behaviour] if failing else one.asked
         written = b""
-        for first in range(0, min(cut, one.asked), step):
+        for first in range(laws.hidden_tokens, min(cut, one.asked), step):
             upto = min(first + step, one.asked)  # the token that fills the frame is there
             await until(start_s + laws.ttft_s + laws.tpot_s * (last if behaviour == "one-write" else upto - 1))
             kind = "reasoning_content" if behaviour == "reasoning-first" and upto <= one.asked // 2 else "content"
@@ -157,7 +166,7 @@ class LlmServer:
         else:
             yield frame(one, {}, "stop" if one.tokens < one.asked else "length")
             one.good = one.tokens >= one.asked
-            text = usage(one, words, laws.cached_tokens)
+            text = usage(one, words, laws)
             size = 1 if behaviour == "usage-cut" else max(1, len(text))
             for at in range(0, len(text), size):
                 yield text[at : at + size]
@@ -180,12 +189,16 @@ def frame(one: Served, delta: dict[str, str], finish: str | None = None) -> byte
     return sse({"id": "1", "object": objects(one), "created": 1, "model": one.model, "choices": [choice]})
 
 
-def usage(one: Served, words: int, cached: int) -> bytes:
+def usage(one: Served, words: int, laws: Laws) -> bytes:
     """Return the frame of the usage, or nothing if it was not asked for."""
     if not (one.request.get("stream_options") or {}).get("include_usage"):
         return b""
     counts = {"prompt_tokens": words, "completion_tokens": one.tokens, "total_tokens": words + one.tokens}
-    details = {"prompt_tokens_details": {"cached_tokens": cached}} if cached else {}
+    details = {}
+    if laws.cached_tokens:
+        details["prompt_tokens_details"] = {"cached_tokens": laws.cached_tokens}
+    if laws.hidden_tokens:
+        details["completion_tokens_details"] = {"reasoning_tokens": laws.hidden_tokens}
     return sse({"id": "1", "object": objects(one), "model": one.model, "choices": [], "usage": counts | details})
 
 

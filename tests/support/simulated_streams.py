@@ -15,12 +15,16 @@ from loadgen.traffic.arrivals import schedule
 
 @dataclass
 class SimulatedStreams(SimulatedGenerator):
-    """A reply holds a slot for `ttft_ms` and `tokens - 1` times `tpot_ms`. `cut_off` is the share without end."""
+    """A reply holds a slot for `ttft_ms` and `tokens - 1` times `tpot_ms`. `cut_off` is the share without end.
+
+    The first event brings `first_tokens` when the last of these is made.
+    """
 
     slots: int = 16
     ttft_ms: float = 100.0
     tpot_ms: float = 10.0
     tokens: int = 41
+    first_tokens: int = 1
     cut_off: float = 0.0
     cached: int = 0
     prompt: int = 10
@@ -38,7 +42,7 @@ class SimulatedStreams(SimulatedGenerator):
         assert isinstance(plan, LoadPlan)
         due = schedule(plan)  # with the tail, which keeps those before it under load
         start = self._starts(due)
-        first = start + round(self.ttft_ms * 1e6)
+        first = start + round((self.ttft_ms + (self.first_tokens - 1) * self.tpot_ms) * 1e6)
         done = start + round(self.reply_ms * 1e6)
         streams = np.zeros(len(due), STREAM_DTYPE)
         for name, value in {
@@ -49,6 +53,8 @@ class SimulatedStreams(SimulatedGenerator):
             "tokens_out": self.tokens,
             "cached_tokens": self.cached,
             "chunks": self.tokens,
+            "tokens_first": self.first_tokens,
+            "tokens_later": self.tokens - self.first_tokens,
             "finish": b"length",
         }.items():
             streams[name] = value

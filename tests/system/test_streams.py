@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from llm_server import BEHAVIOURS, FAILING, RunningServer, llm_server
 
+from loadgen.errors import TargetRefused
 from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
@@ -74,6 +75,32 @@ def test_every_behaviour_is_counted_as_what_it_is(behaviour: str, generator: Loa
     assert set(log.streams["finish"][~log.failed].tolist()) == {b"length"}
     # An empty frame comes at once, and is no token.
     check_times(log, TTFT_S + (TPOT_S * (TOKENS - 1) if behaviour == "one-write" else 0.0))
+
+
+@pytest.mark.parametrize("laws", [{}, {"tokens_per_frame": 4}, {"hidden_tokens": 12}])
+def test_tokens_count_from_the_end_of_the_first_event(laws: dict[str, int], generator: LoadGenerator) -> None:
+    with llm_server(ttft_s=TTFT_S, tpot_s=0.02, **laws) as server:
+        log = load(generator, server).log
+    assert not log.failed.any()
+    assert log.streams is not None
+    first, later = log.streams["tokens_first"], log.streams["tokens_later"]
+    assert set((first + later).tolist()) == {TOKENS - laws.get("hidden_tokens", 0)}
+    assert first.min() == laws.get("tokens_per_frame", 1)  # more if the server was stopped for a moment
+
+
+def test_a_reply_ends_when_it_is_done(generator: LoadGenerator) -> None:
+    with llm_server(ttft_s=TTFT_S, tpot_s=TPOT_S, after_done_s=0.5) as server:
+        log = load(generator, server).log
+    assert log.streams is not None
+    assert not log.failed.any()
+    assert np.min(log.done_ns - log.streams["last_ns"]) < 0.5e9
+
+
+def test_an_endpoint_that_does_not_stream_is_refused_before_the_load(generator: LoadGenerator) -> None:
+    with llm_server(streams=0) as server:
+        with pytest.raises(TargetRefused, match="application/json"):
+            load(generator, server)
+        assert len(server.truth()) <= 2  # a first request of each process
 
 
 def test_the_command_counts_tokens_and_chunks_and_keeps_up_the_load(tmp_path: Path) -> None:

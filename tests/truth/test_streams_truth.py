@@ -61,6 +61,40 @@ def test_a_time_per_token_exactly_at_its_limit_is_in_time(tpot: str, outcome: st
     assert found(SimulatedStreams(), rate=8.0, tpot_p95=tpot).outcome == outcome
 
 
+@pytest.mark.parametrize(("tpot", "outcome"), [("10ms", "met"), ("9.9ms", "violated")])
+def test_events_of_several_tokens_do_not_change_the_time_per_token(tpot: str, outcome: str) -> None:
+    record = found(SimulatedStreams(first_tokens=20), rate=8.0, tpot_p95=tpot, duration="60s")
+    assert record.outcome == outcome
+    assert record.measurement is not None
+    assert record.measurement.streams is not None
+    assert record.measurement.streams.several_per_event == record.measurement.requests
+
+
+@pytest.mark.parametrize(
+    ("limits", "outcome"),
+    [
+        ({"tpot_p95": "13ms"}, "met"),  # 500 ms for 40 tokens after the first are 12.5 at most
+        ({"tpot_p95": "12ms"}, "inconclusive"),
+        ({"tpot_p95": "12ms", "fail_fast": True}, "inconclusive"),
+        ({"tpot_p95": "12ms", "attainment": "90%"}, "inconclusive"),
+        (
+            {"tpot_p95": "5ms", "attainment": "90%", "find_max": True, "rate": None, "duration": "600s"},
+            "inconclusive",
+        ),
+        ({"tpot_p95": "12ms", "ttft_p95": "450ms"}, "violated"),
+    ],
+)
+def test_tokens_that_come_at_once_violate_no_limit_per_token(limits: dict[str, object], outcome: str) -> None:
+    usual = {"rate": 8.0, "duration": "60s", "ttft_p95": "600ms"}
+    record = found(SimulatedStreams(first_tokens=41), **{**usual, **limits})
+    assert record.outcome == outcome
+    assert all(check.needed_s is None for check in record.checks)
+    assert record.measurement is not None
+    assert record.measurement.streams is not None
+    assert record.measurement.streams.at_once == record.measurement.requests
+    assert record.measurement.streams.in_front[0] in record.reasons
+
+
 def test_replies_without_an_end_are_over_every_limit() -> None:
     record = found(SimulatedStreams(cut_off=0.1), rate=16.0, duration="200s", e2e_p50="2s")
     assert {check.kind: check.answer for check in record.checks} == {

@@ -174,7 +174,7 @@ def read_tritune(load: Load) -> Seen:
     times = {path.stem: np.load(path) for path in (load.folder / "log").glob("*.npy")}
     good, streams = times["outcome"] == 0, times["streams"]
     ttft_ns = (streams["first_ns"] - times["scheduled_ns"])[good]
-    tpot_ns = ((streams["last_ns"] - streams["first_ns"]) / (streams["tokens_out"] - 1))[good]
+    tpot_ns = ((streams["last_ns"] - streams["first_ns"]) / np.maximum(streams["tokens_later"], 1))[good]
     ttft_ms, tpot_ms = (float(np.median(each)) / 1e6 if len(each) else None for each in (ttft_ns, tpot_ns))
     return Seen(measured["requests"] - measured["failures"], ttft_ms, tpot_ms, doubted)
 

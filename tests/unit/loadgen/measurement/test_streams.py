@@ -24,7 +24,8 @@ def log_of(*rows: dict[str, Any]) -> RequestLog:
     for at, row in enumerate(rows):
         first, last = (due_ns[at] + row[name] * MS if row.get(name) else 0 for name in ("first", "last"))
         chunks = row.get("chunks", 11)
-        streams[at] = (first, last, 7 * MS, 9, row.get("tokens", 11), row.get("cached", 0), chunks, b"length")
+        tokens, parts = row.get("tokens", 11), row.get("parts", (1, chunks - 1))
+        streams[at] = (first, last, 7 * MS, 9, tokens, row.get("cached", 0), chunks, *parts, b"length")
         done_ns[at] += row["done"] * MS
         outcome[at] = row.get("outcome", OK)
     return RequestLog(
@@ -39,7 +40,7 @@ def judged_ms(log: RequestLog, limit: StreamLimit) -> list[float]:
 LOG = log_of(
     {"first": 50, "last": 250, "done": 260},
     {"first": 50, "last": 250, "done": 260, "tokens": -1, "chunks": 6},  # no usage: chunks are counted
-    {"first": 50, "last": 50, "done": 60, "tokens": 1},
+    {"first": 50, "last": 50, "done": 60, "tokens": 1, "chunks": 1},
 )
 
 
@@ -85,6 +86,20 @@ def test_more_cached_tokens_than_the_prompt_has_are_not_believed() -> None:
     assert log.streams is not None
     seen = stream_figures(log.scheduled_ns, log.failed, log.streams)
     assert (seen.cached_tokens, seen.in_front) == (0, ())
+
+
+def test_tokens_that_come_together() -> None:
+    log = log_of(
+        {"first": 210, "last": 370, "done": 380, "tokens": 32, "chunks": 2, "parts": (16, 16)},
+        {"first": 210, "last": 210, "done": 220, "chunks": 1, "parts": (11, 0)},  # at most 210 ms for ten
+        {"first": 170, "last": 210, "done": 220, "tokens": 128, "chunks": 5, "parts": (1, 4)},
+    )
+    assert judged_ms(log, TPOT) == [10.0, 21.0, 10.0]
+    assert log.streams is not None
+    seen = stream_figures(log.scheduled_ns, log.failed, log.streams)
+    assert seen.tpot_ms["p50"] == 10.0
+    assert (seen.several_per_event, seen.at_once, seen.hidden_tokens) == (1, 1, 123)
+    assert (len(seen.in_front), len(seen.remarks)) == (1, 2)
 
 
 def test_figures_have_failed_requests_last_and_count_tokens_and_chunks() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.errors import MalformedAnswer
 from loadgen.spec.plan import Streamed
-from loadgen.status import CUT_OFF, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
+from loadgen.status import CUT_OFF, NO_STREAM, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
 from loadgen.wire.events import Event, EventParser, Reply
 
 ASKED = Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1)
@@ -21,16 +21,28 @@ END = {"choices": [{"delta": {}, "finish_reason": "length"}]}
 FAILURE = {"error": {"message": "the engine died", "code": 500}}
 
 
+MS = 1_000_000
+
+
+def says(text: str, field: str = "content") -> dict[str, Any]:
+    return {"choices": [{"delta": {field: text}, "finish_reason": None}]}
+
+
 def usage(tokens: int, **details: Any) -> dict[str, Any]:
     counts = {"prompt_tokens": 7, "completion_tokens": tokens, "prompt_tokens_details": details or None}
     return {"choices": [], "usage": counts}
 
 
-def reply_of(*documents: dict[str, Any]) -> Reply:
-    """The first document arrives at 10 ns, the others 10 ns after each other."""
+def hidden(tokens: int, of: int) -> dict[str, Any]:
+    counts = {"completion_tokens": of, "completion_tokens_details": {"reasoning_tokens": tokens}}
+    return {"choices": [], "usage": counts}
+
+
+def reply_of(*documents: dict[str, Any], every_ns: int = 10) -> Reply:
+    """The first document arrives at 10 ns, the others so long after each other."""
     reply = Reply()
     for place, document in enumerate(documents, start=1):
-        reply.feed(b"data: %b\n\n" % json.dumps(document).encode(), 10 * place)
+        reply.feed(b"data: %b\n\n" % json.dumps(document).encode(), every_ns * place)
     return reply
 
 
@@ -48,6 +60,8 @@ def reply_of(*documents: dict[str, Any]) -> Reply:
         ([WORD, WORD, END, usage(1)], 10, 20, TOO_SHORT),
         ([WORD, WORD, END, usage(3)], 10, 20, TOO_LONG),
         ([WORD, WORD, WORD, END], 10, 30, OK),  # chunks may be parts of tokens
+        ([WORD, WORD, END, usage(0)], 10, 20, OK),  # usage of zeros beside chunks is none
+        ([says("a", "reasoning_details"), WORD, END, usage(2)], 10, 20, OK),
         ([WORD, WORD, usage(2)], 10, 20, CUT_OFF),
         ([], 0, 0, CUT_OFF),
         ([FAILURE], 0, 0, STREAM_ERROR),
@@ -61,6 +75,41 @@ def test_what_a_reply_is(documents: list[dict[str, Any]], first_ns: int, last_ns
     found, fault = reply.fault(ASKED)
     assert found == outcome
     assert bool(fault) == (outcome != OK)
+
+
+@pytest.mark.parametrize(
+    ("documents", "streamed"),
+    [
+        ([WORD] * 4, (1, 3)),
+        ([WORD] * 4 + [usage(4)], (1, 3)),
+        ([WORD] * 2 + [usage(32)], (16, 16)),
+        (
+            [says("a" * 4), says("a" * 64), says("a" * 64), usage(33)],
+            (1, 32),
+        ),  # the texts tell the first one's share
+        ([says("a" * 99), WORD, WORD, usage(4)], (2, 2)),  # and each event has a token
+        ([WORD] * 3 + [usage(2)], (1, 1)),  # chunks may be parts of tokens
+        ([WORD] * 16 + [hidden(112, of=128)], (1, 15)),
+        ([says("a", "reasoning_content")] + [WORD] * 3 + [hidden(1, of=4)], (1, 3)),
+        ([WORD] * 4 + [hidden(2, of=4)], (1, 3)),  # reasoning within the content
+        ([WORD, usage(32)], (32, 0)),
+    ],
+)
+def test_the_tokens_of_the_first_event_and_those_after_it(
+    documents: list[dict[str, Any]], streamed: tuple[int, int]
+) -> None:
+    assert reply_of(*documents, every_ns=5 * MS).streamed_tokens == streamed
+
+
+def test_tokens_of_one_write_come_at_once_though_in_segments() -> None:
+    assert reply_of(*[WORD] * 9, usage(9), every_ns=MS // 10).streamed_tokens == (9, 0)
+
+
+def test_a_reply_of_another_type_is_cut_off_or_no_stream() -> None:
+    alone = Reply()
+    alone.feed(b'{"choices": [{"message": {"content": "word"}, "finish_reason": "stop"}]}', 1)
+    assert alone.fault(ASKED, "application/json")[0] == NO_STREAM
+    assert reply_of(WORD).fault(ASKED, "application/json")[0] == CUT_OFF
 
 
 def test_a_short_reply_is_good_if_it_may_be_short_but_not_an_empty_one() -> None:
@@ -150,8 +199,8 @@ def test_gaps_and_counts() -> None:
 
 def test_done_comments_and_other_fields_are_no_part_of_it() -> None:
     reply = Reply()
-    reply.feed(b": keep-alive\n\nid: 7\nretry: 10\n\ndata: [DONE]\n\n", 1)
-    assert (reply.chunks, reply.finish, reply.error) == (0, "", "")
+    reply.feed(b": keep-alive\n\ndata:\n\nid: 7\nretry: 10\n\ndata: [DONE]\n\ndata: {\n\n", 1)
+    assert (reply.chunks, reply.finish, reply.error, reply.done) == (0, "", "", True)
 
 
 @pytest.mark.parametrize("data", [b"<html>", b"[1]", b'{"choices": [7]}', b'{"choices": 1}', b'{"usage": 3}'])

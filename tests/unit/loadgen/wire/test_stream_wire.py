@@ -16,6 +16,7 @@ from loadgen.wire.stream_wire import StreamWire
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WORD = {"choices": [{"delta": {"content": "word"}, "finish_reason": None}]}
+DONE = b"e\r\ndata: [DONE]\n\n\r\n"
 END = {"choices": [{"delta": {}, "finish_reason": "length"}]}
 HOUR_NS = 3600 * 10**9
 
@@ -31,6 +32,7 @@ class Bench:
     def __init__(self) -> None:
         self.replies: list[Reply] = []
         self.outcomes: list[int] = []
+        self.ended_ns: list[int] = []
         addresses = Addresses()
         self.wire = StreamWire(
             Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1),
@@ -38,7 +40,7 @@ class Bench:
             addresses=cast("wire_addresses.Addresses", addresses),
             requests=(b"hello",),
             poller=cast("Poller", Watched()),
-            finished=lambda _row, outcome, _arrived_ns: self.outcomes.append(outcome),
+            finished=lambda _row, outcome, at_ns: (self.outcomes.append(outcome), self.ended_ns.append(at_ns))[0],
         )
         self.wire.replied = lambda _row, reply: self.replies.append(reply)
         self.wire.open(1)
@@ -64,6 +66,14 @@ def test_a_clock_that_is_set_makes_no_token_arrive_before_its_request(step_ns: i
     (reply,) = bench.replies
     earliest_ns = sent_ns if step_ns else began_ns  # arrived between the two, or read later
     assert earliest_ns <= reply.first_ns <= reply.last_ns <= time.monotonic_ns()
+
+
+def test_a_reply_ends_when_it_is_done_and_not_with_its_body() -> None:
+    bench, sent_ns = Bench(), time.time_ns()
+    bench.wire.send(0)
+    bench.arrive(HEAD + chunk(WORD), chunk(WORD) + chunk(END) + DONE, wall_ns=sent_ns + 1)
+    bench.arrive(b"3\r\n: \n\r\n", b"0\r\n\r\n", wall_ns=sent_ns + HOUR_NS)
+    assert (bench.outcomes, bench.ended_ns) == ([OK], [sent_ns + 1])
 
 
 def test_tokens_that_come_before_their_request_are_none_of_its_own() -> None:
