@@ -11,8 +11,7 @@ from pydantic import Field
 
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
-from loadgen.spec.plan import SharedMemory
-from model_repo.spec import Protocol, Runtime, ServerKind
+from model_repo.spec import Runtime, ServerKind
 from search.cost.cost import PriceRecord
 from search.record import Rate, Record, Sha256, Version, passing_over
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
@@ -170,14 +169,6 @@ class ServedRecord(Record):
     memory_bytes: int | None = Field(ge=0, description="Peak memory of the server and its models.")
 
 
-class FrontEndRecord(Record):
-    """What Triton's front end let through with the winner's engine, over one protocol, in closed loops."""
-
-    protocol: Protocol
-    shared_memory: SharedMemory
-    requests_per_s: Rate
-
-
 class RuntimeRecord(Record):
     """The server that was measured, which is the one that a bundle deploys."""
 
@@ -304,10 +295,6 @@ class RecommendationRecord(OutcomeRecord):
         default=None,
         description="Requests/s of the winner's engine without a server, at its best batch size within the limit; "
         "null if it was not measured.",
-    )
-    front_ends: tuple[FrontEndRecord, ...] = Field(
-        default=(),
-        description="Measured if the best trial kept less than 40 % of `standalone_per_s`, if the server is ours.",
     )
     time_use: TimeUseRecord | None = Field(
         default=None, description="How a request's time divides; null if the server gave no timings."
