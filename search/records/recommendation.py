@@ -13,7 +13,7 @@ from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
 from model_repo.spec import Runtime, ServerKind
 from search.cost.cost import PriceRecord
-from search.record import Rate, Record, Sha256, Version, passing_over
+from search.record import Rate, Record, Sha256, Version
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
 
@@ -69,8 +69,6 @@ class TimeUseRecord(Record):
 class OutputAccuracyRecord(Record):
     """One output of a variant against fp32, over all inputs. Formulas: `optimizer/accuracy/metrics.py`."""
 
-    _earlier = passing_over("top1_lower_bound")
-
     output: str
     batch_size: int = Field(ge=1)
     passed: bool
@@ -87,8 +85,6 @@ class OutputAccuracyRecord(Record):
 
 class AccuracyRecord(Record):
     """A variant's results compared with those of the fp32 model. Passed means close, not equally accurate."""
-
-    _earlier = passing_over("first_node")
 
     precision: str
     runner: str = Field(description="The library that computed the variant, such as `onnxruntime-cpu`.")
@@ -280,7 +276,7 @@ class RecommendationRecord(OutcomeRecord):
     seconds: SecondsRecord
     machine: MachineRecord
     served: ServedRecord | None = None
-    runtime: RuntimeRecord | None = Field(default=None, description="null in files of earlier versions.")
+    runtime: RuntimeRecord
     frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto, by rising rate.")
     seed: int
     repository: str = Field(description="The Triton model repository, relative to this file.")
@@ -299,8 +295,6 @@ class RecommendationRecord(OutcomeRecord):
     time_use: TimeUseRecord | None = Field(
         default=None, description="How a request's time divides; null if the server gave no timings."
     )
-
-    _earlier = passing_over("queue_policy")
 
     @property
     def provisional(self) -> bool:
