@@ -11,8 +11,8 @@ from engines import parameters, plain_engine
 from infer import InferenceRefused, infer
 
 from model_repo.repository.write import write_repository
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.spec import ServingConfig, TensorSpec
 
 pytestmark = pytest.mark.system

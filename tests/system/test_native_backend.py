@@ -20,8 +20,8 @@ from infer import InferenceRefused, get, infer
 from model_repo.errors import RequestRefused
 from model_repo.repository.write import write_repository
 from model_repo.server.control import load_model, unload_model
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import Server, serve
 from model_repo.spec import Endpoint, ServingConfig, TensorSpec
 
