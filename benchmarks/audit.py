@@ -37,8 +37,8 @@ from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload, arrivals_from_file, arrivals_from_text
 from loadgen.spec.target import Target
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
-from model_repo.server.static_server import serve_repository
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo, WorkloadRecord
 

@@ -31,8 +31,8 @@ from loadgen.measurement.send_lag import most_send_lag_ms
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import Arrivals, LoadPlan
 from loadgen.spec.target import Target
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.spec import Endpoint
 
 MODEL = "swallow"

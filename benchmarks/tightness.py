@@ -37,7 +37,7 @@ from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import LoadPlan
 from loadgen.spec.target import Target
 from loadgen.statistics.slo_test import certify
-from model_repo.server.static_server import serve_repository
+from model_repo.server.hosts import serve_repository
 from search.records.recommendation import RecommendationRecord
 
 ROOT = Path(__file__).parents[1]

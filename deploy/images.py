@@ -25,7 +25,7 @@ from loadgen.errors import BadInput
 from model_repo.repository.own_model import backend_of, own_files
 from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import Backend, Engine
-from search.records.recommendation import RecommendationRecord, RuntimeRecord
+from search.records.recommendation import RecommendationRecord
 
 IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/:@-]{0,253}[A-Za-z0-9])?")
 
@@ -214,9 +214,6 @@ CONSTRAINTS_FILE = "images/constraints.txt"
 DEFAULT_TRITON = "2.51.0"
 """The Triton of `DEFAULT_IMAGE`."""
 
-EMBEDDED_TRITON = {"0.7.0": DEFAULT_TRITON}
-"""nvidia-pytriton -> the Triton inside, for runs that did not record it."""
-
 CUDA_RELEASES = {"12": "12.9.1", "13": "13.0.1"}
 """Major version of CUDA -> the release of NVIDIA's base image."""
 
@@ -255,28 +252,12 @@ def installed_sources(found: RecommendationRecord, engine: Engine) -> Sources:
     """Return the run's packages of the server, and for the rest those of this installation."""
     measured = found.runtime
     return Sources(
-        python=(measured and measured.python) or python_version(),
+        python=measured.python or python_version(),
         server=dict(measured.packages)
-        if measured is not None and measured.packages
-        else server_pins(engine.backend, gpu=engine.device == "gpu", more=imported_distributions(engine)),
+        or server_pins(engine.backend, gpu=engine.device == "gpu", more=imported_distributions(engine)),
         client=client_pins(),
         wheel_name=wheel_name(),
         wheel=own_wheel(),
-    )
-
-
-def measured_runtime(found: RecommendationRecord, sources: Sources) -> RuntimeRecord:
-    """Return the runtime of the certificate; if the run did not record it, that of the embedded server."""
-    if found.runtime is not None:
-        return found.runtime
-    embedded = found.machine.versions.get("nvidia-pytriton", "")
-    return RuntimeRecord(
-        server="embedded",
-        runtime="python",
-        triton_version=EMBEDDED_TRITON.get(embedded),
-        python=sources.python,
-        image=None,
-        packages=sources.server,
     )
 
 

@@ -13,7 +13,6 @@ from deploy.images import (
     checked_image,
     image_for,
     installed_sources,
-    measured_runtime,
     own_backends,
 )
 from deploy.scaling import DEFAULT_MAX_REPLICAS, Scaling, scaling_for, traffic_from
@@ -203,7 +202,7 @@ def plan_for(
         )
     rate = certificate.rate_per_s
     sources = sources or installed_sources(found, config.engine)
-    runtime = measured_runtime(found, sources)
+    runtime = found.runtime
     if options.registry is not None:
         checked_image(options.registry, "--registry")
     return Plan(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -18,32 +16,24 @@ DRAFT = ".tritune-draft"
 """The name of a file that is being written ends with this."""
 
 
-def remove_drafts(folder: Path) -> None:
-    """Remove the unfinished files of a killed process from a folder that no other process writes to."""
-    for draft in folder.glob(f".*{DRAFT}"):
-        with contextlib.suppress(OSError):
-            draft.unlink()
-
-
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text` in one step; a reader sees the old file or the new one, never half of it.
 
-    For a folder that no other process writes to: `remove_drafts` removes the remains after a kill. Raises OSError
+    For a folder that no other process writes to: the next write of the file uses what a kill left. Raises OSError
     with the name of `path`.
     """
+    draft = path.with_name(f".{path.name}{DRAFT}")
     with naming(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=DRAFT)
         try:
             # Lone surrogates, which file names may contain, are written as JSON escapes.
-            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            with draft.open("w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
+            draft.replace(path)
         except BaseException:
-            with contextlib.suppress(OSError):  # the first error matters more
-                Path(temporary).unlink(missing_ok=True)
+            with suppress(OSError):  # the first error matters more
+                draft.unlink(missing_ok=True)
             raise
 
 

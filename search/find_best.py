@@ -20,7 +20,6 @@ from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
 from search.records.recommendation import (
     CostRecord,
-    FrontEndRecord,
     FrontierRecord,
     SecondsRecord,
     ServedRecord,
@@ -28,7 +27,6 @@ from search.records.recommendation import (
 from search.records.run_files import shown_directory, write_predictions
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
-from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
 from search.space import SearchSpace
 from search.study.acquisition import predictions
 from search.study.pool import Workers, worker_pool
@@ -36,14 +34,11 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
-from search.trials.bench import BenchFailed, ObservedBench, RunBench, observed
+from search.trials.bench import ObservedBench, RunBench, observed
 from search.trials.context import Budget
 from search.trials.objective import COST, Objective
 from search.trials.trial import Trial
 from search.workload import Workload
-
-FRONT_ENDS_IF_LEFT_S = 40.0
-"""To measure the front ends takes some 10 s; it is done if certification has 40 s and more."""
 
 
 class NothingFound(UserError):
@@ -107,7 +102,6 @@ class SearchResult:
     load_s: float
     contention: CpuContention | None
     conclusion: Conclusion
-    front_ends: tuple[FrontEndRecord, ...]
 
     def seconds(self, total_s: float) -> SecondsRecord:
         """Return how a run that took `total_s` in all divides into load, loading of models and the rest."""
@@ -164,7 +158,6 @@ def find_best(
             search = run_search(replace(runner, pool=pool))
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
-        front_ends = _front_ends(runner, served)
         certified = certify_best(runner, search)
         if search is not None:
             answers = () if certified is None else filter(None, (certified.winner, certified.baseline))
@@ -176,23 +169,7 @@ def find_best(
     if certified is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
-    return _result(request, store, certified, served, conclusion, front_ends)
-
-
-def _front_ends(runner: TrialRunner, bench: RunBench) -> tuple[FrontEndRecord, ...]:
-    """Return what each protocol lets through, if the best trial is far below its engine and there is time."""
-    best = runner.store.best()
-    if best is None or best.rate_at_limit_per_s is None:
-        return ()
-    if runner.stop() or runner.budget.left_s() < FRONT_ENDS_IF_LEFT_S:
-        return ()
-    alone_per_s = engine_alone_per_s(best.served.engine, limit_ms=runner.slo.first.limit_ms)
-    if best.rate_at_limit_per_s * runner.workload.rows_per_request >= FAR_BELOW * alone_per_s:
-        return ()
-    with suppress(BenchFailed):
-        runner.bench.load(best.served)  # by the bench that observes, so that it knows what is loaded
-        return bench.front_ends()
-    return ()
+    return _result(request, store, certified, served, conclusion)
 
 
 def _evidence(
@@ -232,7 +209,6 @@ def _result(
     certified: CertifiedResult,
     bench: RunBench,
     conclusion: Conclusion,
-    front_ends: tuple[FrontEndRecord, ...],
 ) -> SearchResult:
     objective, spent = request.objective, bench.spent
     winner, baseline = certified.winner, certified.baseline
@@ -261,5 +237,4 @@ def _result(
         load_s=spent.load_s,
         contention=none_if_not_watched(spent.contention),
         conclusion=conclusion,
-        front_ends=front_ends,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.gpu_engines import build
-from lib.gpu_results import LIMIT_MS, MAX_BATCH, Note, read, save
+from lib.gpu_results import LIMIT_MS, MAX_BATCH, Note, save
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol
@@ -28,8 +28,6 @@ class Design:
     """
 
     instances: int
-    input_path: str = "auto"
-    wait: str = "block"
     delay_us: int = 0
     graphs: bool = True
     mps: bool = False
@@ -41,7 +39,7 @@ class Design:
 
     @property
     def name(self) -> str:
-        words = [f"{self.backend} {self.instances}x", self.input_path, self.wait, f"delay {self.delay_us}us"]
+        words = [f"{self.backend} {self.instances}x", f"delay {self.delay_us}us"]
         words += ["graphs" if self.graphs else "no graphs", *(["MPS"] if self.mps else [])]
         words += [f"{self.http_threads} HTTP threads"] if self.http_threads else []
         words += ["gRPC"] if self.protocol == "grpc" else []
@@ -61,7 +59,6 @@ DESIGNS = {
         Design(instances=4, delay_us=2000, shared_memory="system", protocol="grpc"),
         Design(instances=4, delay_us=2000, shared_memory="system", mps=True),
         Design(instances=6, delay_us=4000, shared_memory="system"),
-        Design(instances=4, delay_us=2000, shared_memory="system", input_path="pinned"),
         Design(instances=4, delay_us=2000, protocol="grpc"),
         Design(instances=4, delay_us=2000, http_threads=24),
         Design(instances=8, protocol="grpc"),
@@ -70,7 +67,6 @@ DESIGNS = {
         Design(instances=8, http_threads=24, mps=True),
         Design(instances=4, delay_us=2000),
         Design(instances=6, delay_us=4000, http_threads=24),
-        Design(instances=4, delay_us=2000, http_threads=24, input_path="pinned"),
         Design(instances=4, delay_us=2000, http_threads=24, graphs=False),
         Design(instances=3, delay_us=4000, http_threads=24),
         Design(instances=4, delay_us=2000, http_threads=24, max_batch_size=32),
@@ -81,7 +77,6 @@ DESIGNS = {
         Design(instances=4),
         Design(instances=6),
         Design(instances=4, delay_us=500),
-        Design(instances=4, input_path="direct"),
     ),
 }
 
@@ -132,11 +127,6 @@ def serve_one(
         instance_count=design.instances,
         max_queue_delay_us=design.delay_us,
         cuda_graph_batch_sizes=graph_batch_sizes(design.max_batch_size) if design.graphs else (),
-        backend_options=(
-            ("input_path", design.input_path),
-            ("gpu_wait", design.wait),
-            ("scratch", scratch_that_works(out, name)),
-        ),
     )
     with tempfile.TemporaryDirectory(prefix="gpu-serving-") as run_dir:
         options = ServerOptions(
@@ -210,11 +200,6 @@ def serve_one(
             if log.exists():
                 with (out / f"serve-{name}.server.log").open("a") as file:
                     file.write(f"=== {design.name}\n{log.read_text(errors='replace')[-20000:]}\n")
-
-
-def scratch_that_works(out: Path, name: str) -> str:
-    """Return the kind of scratch memory that the bare engine needed."""
-    return read(out, f"engine-{name}").get("scratch", "shared")  # type: ignore[no-any-return]
 
 
 def load_processes() -> int:

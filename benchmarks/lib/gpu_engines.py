@@ -17,20 +17,14 @@ def bare_engine(name: str, out: Path, work: Path, note: Note) -> dict[str, Any]:
     result = {"library": f"{built.engine.backend} {built.metadata.library_version}", "build_s": seconds}
     result["executed"] = built.metadata.executed
     folder = dict(built.engine.files)["model.plan"].parent
-    for scratch in ("shared", "own"):
-        result["scratch"] = scratch
-        for graphs in (True, False):
-            key = "graphs" if graphs else "launches"
-            try:
-                result[key] = timed_engine(
-                    folder, "model.plan", built.engine.backend, name, graphs, note, scratch=scratch
-                )
-            except Exception as error:
-                result[key] = {"error": str(error)}
-                note(traceback.format_exc())
-            save(out, f"engine-{name}", result)
-        if any("times" in result[key] for key in ("graphs", "launches")):
-            break
+    for graphs in (True, False):
+        key = "graphs" if graphs else "launches"
+        try:
+            result[key] = timed_engine(folder, "model.plan", built.engine.backend, name, graphs, note)
+        except Exception as error:
+            result[key] = {"error": str(error)}
+            note(traceback.format_exc())
+        save(out, f"engine-{name}", result)
     return result
 
 
@@ -78,7 +72,6 @@ def timed_engine(
     note: Note,
     *,
     largest: int = MAX_BATCH,
-    scratch: str = "shared",
 ) -> dict[str, Any]:
     """Run `timing_child.timed` in its own process."""
     from model_repo.repository.config_pbtxt import graph_batch_sizes
@@ -87,8 +80,8 @@ def timed_engine(
 
     sizes, shapes = graph_batch_sizes(largest), ROW_SHAPES[name]
     call = partial(timed, folder / file, backend, shapes, batch_sizes=sizes, graphs=graphs)  # type: ignore[arg-type]
-    times = call_in_child(partial(call, own_scratch=scratch == "own"))
-    for row in times["times"]:
+    times = call_in_child(call)
+    for row in times:
         note(f"{backend} graphs={graphs} b{row['batch_size']}: {row['batch_ms']:.3f} ms, {row['per_s']:,.0f}/s, "
              f"first {row['first_s']:.2f} s")  # fmt: skip
-    return times
+    return {"times": times}

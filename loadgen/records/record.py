@@ -165,11 +165,6 @@ class MeasurementRecord(Record):
     )
     streams: StreamFigures | None = Field(default=None, description="null: responses were no streams of tokens.")
     problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
-    percentiles_from: Literal["every request", "histogram"] = Field(
-        default="every request",
-        description="Exact, each the time of one request; or, in records of long runs by earlier versions, from "
-        "HdrHistogram with three significant digits.",
-    )
 
 
 class TimelineRecord(Record):

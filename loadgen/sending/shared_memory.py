@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,36 +19,20 @@ from loadgen.wire.questions import PAUSES_S, pause, read_server_name, register_m
 
 HEADER = "tritune-memory"
 _OUR_SERVERS = re.compile(r"tritune-[0-9a-f]{12}")
-_FOLDER = Path("/dev/shm")  # noqa: S108 - the server writes it there, for its owner only
-_KEY_CHARACTERS_MAX = 1000
-
-
-def with_memory_key(target: Target) -> Target:
-    """Return the target with the key as a header, or unchanged if the server wrote no key that we may read."""
-    name = read_server_name(target) or ""
-    key = _read_key(name) if _OUR_SERVERS.fullmatch(name) else None
-    if key is None:
-        return target
-    header = HEADER if target.is_http else f"triton-grpc-protocol-{HEADER}"
-    return replace(target, headers=(*target.headers, (header, key)))
-
-
-def _read_key(name: str) -> str | None:
-    """Return the key of a server; None if another user wrote it, who would then learn of our memory."""
-    try:
-        fd = os.open(_FOLDER / f"{name}-memory-key", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    with os.fdopen(fd) as file:
-        about = os.fstat(fd)
-        if about.st_uid != os.geteuid() or not stat.S_ISREG(about.st_mode):
-            return None
-        return file.read(_KEY_CHARACTERS_MAX)
-
 
 SHARED = Path("/dev/shm")  # noqa: S108 - the folder of POSIX shared memory
 ALIGNMENT = 64
 PREFIX = "tritune-inputs-"
+
+
+def with_memory_key(target: Target) -> Target:
+    """Return the target with the key that its server, if it is this user's, left for us, or unchanged."""
+    name = read_server_name(target) or ""
+    file = SHARED / f"{name}-memory-key"
+    if not _OUR_SERVERS.fullmatch(name) or not file.is_file() or file.lstat().st_uid != os.geteuid():
+        return target
+    header = HEADER if target.is_http else f"triton-grpc-protocol-{HEADER}"
+    return replace(target, headers=(*target.headers, (header, file.read_text())))
 
 
 class SharedInputs:
@@ -75,7 +57,6 @@ class SharedInputs:
                 "Leave --shared-memory out."
             )
         target = with_memory_key(target)
-        remove_leftovers()
         region = f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         places, size = _lay_out(region, requests)
         path = SHARED / region
@@ -112,20 +93,6 @@ class SharedInputs:
         return next(iter(self.places[0].values())).region
 
 
-def remove_leftovers() -> None:
-    """Remove this user's files without a lock: their processes were killed while a server mapped them."""
-    for path in SHARED.glob(f"{PREFIX}*"):
-        pid = path.name.removeprefix(PREFIX).partition("-")[0]
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                if os.fstat(fd).st_uid == os.geteuid() and not Path("/proc", pid).exists():
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
-            finally:
-                os.close(fd)
-
-
 def _lay_out(region: str, requests: Sequence[Mapping[str, bytes]]) -> tuple[list[dict[str, Place]], int]:
     """Return the places of the inputs, each at a multiple of the alignment, and the size of all."""
     places, end = [], 0
@@ -145,7 +112,6 @@ def _write_file(
     """Write the file, which lasts until the block ends. A write reports full memory; a map would be killed."""
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
         os.posix_fallocate(fd, 0, size)
         for placed, inputs in zip(places, requests, strict=True):
             for name, place in placed.items():

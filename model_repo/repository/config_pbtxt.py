@@ -159,7 +159,6 @@ def _parameters(config: ServingConfig, runtime: Runtime) -> dict[str, str]:
             "batch_sizes": ",".join(str(size) for size in executed_batch_sizes(config)),
             "cuda_graphs": str(int(bool(config.cuda_graph_batch_sizes))),
             "tf32": str(int(engine.precision == "tf32")),
-            **dict(config.backend_options),
         }
     return {
         "model_file": engine.model_file,
@@ -185,8 +184,6 @@ def _add_optimization(message: Any, config: ServingConfig) -> None:
     message.optimization.input_pinned_memory.enable = True
     message.optimization.output_pinned_memory.enable = True
     if config.engine.backend == "tensorrt":
-        # Triton forms the next batch while it still copies this one: fewer gaps, but smaller batches.
-        message.optimization.eager_batching = dict(config.backend_options).get("eager_batching") == "1"
         _add_cuda_graphs(message, config)
 
 

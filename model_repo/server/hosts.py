@@ -1,4 +1,4 @@
-"""The two kinds of server hosts: a process of ours, and a server that others run."""
+"""The hosts of models: a server process of ours, also for a finished repository, and a server that others run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,30 @@ import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from model_repo.errors import ServerDied, ServerError, ServerStartFailed
+from model_repo.errors import (
+    AFTER_DEATH,
+    ModelLoadFailed,
+    ServerDied,
+    ServerError,
+    ServerStartFailed,
+    reason_of,
+)
 from model_repo.repository.own_model import NOT_PLAIN
 from model_repo.repository.write import writing
-from model_repo.server.control import is_live, lets_in, model_state, server_name
-from model_repo.server.launchers import Launcher
+from model_repo.server.control import (
+    is_live,
+    is_model_ready,
+    lets_in,
+    model_state,
+    server_name,
+    why_unavailable,
+)
+from model_repo.server.launchers import LAUNCHERS, Launcher
 from model_repo.server.options import (
     SHARED_MEMORY,
     ServerOptions,
@@ -30,7 +45,7 @@ from model_repo.server.supervisor import remove_shared_memory
 from model_repo.spec import Endpoint
 
 _START_ATTEMPTS = 5
-_REMOTE_LOOK_S = 0.5
+_LOOK_S = 0.5
 _LOG_READ_BYTES = 64 * 1024
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -82,7 +97,7 @@ class ProcessHost(Host):
 
     def __init__(self, options: ServerOptions, launcher: Launcher, models: Sequence[Path] = ()) -> None:
         self._options = options
-        self._models = models
+        self.models = models
         self._launcher = launcher
         self._process: ServerProcess | None = None
         self._scratch = self._folder = self._new_folder()
@@ -101,6 +116,12 @@ class ProcessHost(Host):
         self.close()
         self._scratch = self._new_folder()
         self.endpoint = self._start(previous=self.endpoint)
+
+    def wait(self) -> None:
+        """Wait without end. Raises ServerDied when the server ends by itself."""
+        while self.alive():
+            time.sleep(_LOOK_S)
+        raise ServerDied(f"The Triton server has died.\n{AFTER_DEATH}", log_tail=self.log_tail(20))
 
     def stop(self) -> None:
         """End the process and all processes that it started."""
@@ -160,7 +181,7 @@ class ProcessHost(Host):
             folder = Path(tempfile.mkdtemp(prefix="server-", dir=parent))
             self.repository = folder / "repository"
             self.repository.mkdir()
-            for model in self._models:
+            for model in self.models:
                 (self.repository / model.name).symlink_to(model.absolute(), target_is_directory=True)
         return folder
 
@@ -175,7 +196,7 @@ class ProcessHost(Host):
             endpoint = choose_endpoint(
                 self._options,
                 previous if attempt == 0 else None,
-                control_folder=None if self._models else control_folder(token),
+                control_folder=None if self.models else control_folder(token),
             )
             self._process = self._launched(endpoint, token)
             try:
@@ -245,7 +266,7 @@ class RemoteHost(Host):
                     f"No Triton server answers at {self.endpoint.http_url}{after}.\n"
                     "Start it, or check the address, then run again; --wait-ready 2m waits for it."
                 )
-            time.sleep(_REMOTE_LOOK_S)
+            time.sleep(_LOOK_S)
 
     def free(self, model_names: Sequence[str]) -> None:
         """Wait for the server, whose processes are out of our reach; go on if it takes too long.
@@ -255,6 +276,32 @@ class RemoteHost(Host):
         """
         for name in model_names:
             wait_until_unloaded(self.endpoint, name, self._unload_wait_s)
+
+
+@contextmanager
+def serve_repository(repository: Path, options: ServerOptions) -> Iterator[ProcessHost]:
+    """Serve all models in a finished repository as they are, on a server of our own, until the block ends.
+
+    The log and all other files go to `options.run_dir`, and nothing to the repository. Raises ServerError (nothing
+    to serve there), LauncherMissing, PortInUse, ModelLoadFailed.
+    """
+    models = sorted(path.parent for path in repository.glob("*/config.pbtxt"))
+    if not models:
+        raise ServerError(
+            f"{repository} is not a model repository: no folder in it has a config.pbtxt.\n"
+            "Give the output directory of a run that found a configuration."
+        )
+    # The server answers as soon as all models are loaded.
+    patience_s = options.start_timeout_s + len(models) * options.load_timeout_s
+    host = ProcessHost(replace(options, start_timeout_s=patience_s), LAUNCHERS[options.kind], models)
+    try:
+        for model in models:
+            if not is_model_ready(host.endpoint, model.name):
+                why = why_unavailable(host.endpoint, model.name)
+                raise ModelLoadFailed(model.name, reason_of(why) or "the server gives no reason")
+        yield host
+    finally:
+        host.close()
 
 
 def wait_until_unloaded(endpoint: Endpoint, model_name: str, timeout_s: float) -> bool:

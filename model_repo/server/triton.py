@@ -27,7 +27,6 @@ from model_repo.server.launchers import LAUNCHERS
 from model_repo.server.options import ServerOptions
 from model_repo.server.process import WORDS, count_memory_kills
 from model_repo.server.python_home import search_path
-from model_repo.server.static_server import serve_repository
 from model_repo.spec import Endpoint, Engine, ServingConfig, TensorSpec
 
 _TAIL_LINES = 30
@@ -127,17 +126,6 @@ class Server:
     def is_our_process(self) -> bool:
         """True if it and its models descend from this process: not in a container, nor elsewhere."""
         return self._options.kind in ("embedded", "local")
-
-    @contextmanager
-    def beside(self) -> Iterator[Endpoint]:
-        """Start a second server with the loaded model, for HTTP, gRPC and shared memory, until the block ends.
-
-        It takes no control requests, so that it can listen to both protocols. Raises ServerError.
-        """
-        assert self._loaded is not None
-        options = replace(self._options, shared_memory=True, http_port=None, grpc_port=None, metrics_port=None)
-        with serve_repository(self.repository, options) as second:
-            yield second.endpoint
 
     @property
     def start_s(self) -> float | None:

@@ -15,9 +15,9 @@ from loadgen.console import SafeConsole
 from loadgen.errors import BadInput, UserError
 from loadgen.processes import scratch_folder
 from model_repo.errors import ServerError
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
 from model_repo.server.overrides import restore_all
-from model_repo.server.static_server import serve_repository
 from model_repo.spec import Protocol
 from optimizer.call_options import RestoreOptions, ServeOptions
 from optimizer.command.arguments import check_shared_memory
@@ -65,7 +65,7 @@ def serve_run(given: ServeOptions) -> None:
         ):
             console = SafeConsole(highlight=False, soft_wrap=True)
             urls = {protocol: standing.endpoint.url(protocol) for protocol in PORTS}
-            for name in standing.model_names:
+            for name in (path.name for path in standing.models):
                 console.print(f"{name} is served at {urls['http']} and {urls['grpc']} (Ctrl-C ends it)")
                 console.print(f"  {load_test_of(name, urls, directory, found, config, shares=shares)}")
             standing.wait()

@@ -138,7 +138,7 @@ class StandaloneTimings:
         file = dict(built.engine.files)[PLAN_FILE]
         _put_kernels(file, kernels)
         built_s = time.monotonic() - began
-        known = self._measured(built.engine, file, graphs=(True,))["times"]
+        known = self._measured(built.engine, file, graphs=(True,))
         self._keep(file.with_name(TIMES_FILE), known, complete=likely or not _compiles(variant, key))
         log.info(
             "%s %s: built and compiled in %.1f s, measured in %.1f s",
@@ -174,7 +174,7 @@ class StandaloneTimings:
             return ()
         if known is None:
             file = dict(engine.files)[engine.model_file]
-            known = self._measured(engine, file, graphs=(True, False))["times"]
+            known = self._measured(engine, file, graphs=(True, False))
             self._keep(kept, known)
         return _sorted(known)
 
@@ -209,8 +209,8 @@ class StandaloneTimings:
             compiled = dict(zip(sizes, pool.map(one, sizes), strict=True))
         return {size: kernels for size, kernels in compiled.items() if kernels}
 
-    def _measured(self, engine: Engine, file: Path, *, graphs: tuple[bool, ...]) -> dict[str, Any]:
-        call: Callable[..., dict[str, Any]] = partial(
+    def _measured(self, engine: Engine, file: Path, *, graphs: tuple[bool, ...]) -> list[dict[str, float]]:
+        call: Callable[..., list[dict[str, float]]] = partial(
             timed,
             file,
             engine.backend,

@@ -118,7 +118,6 @@ def load_engine(
     stream: int,
     *,
     graphs: bool,
-    own_scratch: bool = False,
     tf32: bool = False,
 ) -> GpuEngine:
     """Load the engine in this folder on GPU 0."""
@@ -129,7 +128,7 @@ def load_engine(
     from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 
     kernels = (folder / RUNTIME_CACHE_FILE, *sorted(folder.glob(KERNELS_OF_A_SIZE.format("*"))))
-    return TensorRtEngine(folder / file, cuda, backend=backend, kernels=kernels, own_scratch=own_scratch)
+    return TensorRtEngine(folder / file, cuda, backend=backend, kernels=kernels)
 
 
 def compile_kernels(key: EngineKey, onnx_file: Path) -> bytes | None:
@@ -156,22 +155,17 @@ def timed(
     *,
     batch_sizes: Sequence[int],
     graphs: bool,
-    own_scratch: bool = False,
     tf32: bool = False,
     shared: Path | None = None,
-) -> dict[str, Any]:
-    """Measure these batch sizes; return `loading_s` and `times`, one row per size, ascending.
+) -> list[dict[str, Any]]:
+    """Measure these batch sizes; return a row per size, ascending.
 
     Kernels that TensorRT-RTX compiles meanwhile are written to the engine's folder. Without batch sizes the shapes
     are whole tensors, and only these are measured, as batch 1. `shared`: see `engine_time`.
     """
     cuda = DriverCuda(0)
     stream = cuda.stream()
-    began = time.monotonic()
-    engine = load_engine(
-        file.parent, file.name, backend, cuda, stream, graphs=graphs, own_scratch=own_scratch, tf32=tf32
-    )
-    loading_s = time.monotonic() - began
+    engine = load_engine(file.parent, file.name, backend, cuda, stream, graphs=graphs, tf32=tf32)
     rows = []
     for size in sorted(batch_sizes or (1,), reverse=True):
         whole = {name: (size, *shape) if batch_sizes else shape for name, shape in shapes.items()}
@@ -184,7 +178,7 @@ def timed(
             continue
         rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
     keep_kernels(engine, file.parent)
-    return {"loading_s": loading_s, "times": rows[::-1]}
+    return rows[::-1]
 
 
 @contextmanager

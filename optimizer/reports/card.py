@@ -19,7 +19,7 @@ def answer_card(found: RecommendationRecord) -> Card:
     """Return the card of a recommendation."""
     lines = config_lines(found.winner.config, on_gpu=bool(found.machine.gpus))
     note = f"The whole file is in {found.repository}/ of the run's directory."
-    if THREADS in lines and found.runtime is not None and found.runtime.runtime != "native":
+    if THREADS in lines and found.runtime.runtime != "native":
         note += f" Measured with tritune's backend, where {THREADS} is called intra_op_threads."
     if found.config_diff:
         note = f"{DIFF_FILE} in the run's directory is the same for patch -p1. {found.model.batching}"
@@ -57,8 +57,7 @@ def _facts(found: RecommendationRecord) -> Iterator[tuple[str, str]]:
         yield "engine", f"{LIBRARIES.get(backend, backend)} {precision}"
     shared = ", inputs in shared memory" if workload.shared_memory == "system" else ""
     yield "protocol", f"{'gRPC' if workload.protocol == 'grpc' else 'HTTP'}{shared}"
-    if found.runtime is not None:
-        yield "measured on", runtime_text(found.runtime, backend)
+    yield "measured on", runtime_text(found.runtime, backend)
     if certificate is not None:
         runs = f"{certificate.runs} run{'s' * (certificate.runs > 1)}"
         yield "tested with", f"{certificate.requests:,} requests in {runs}"

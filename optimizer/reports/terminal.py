@@ -131,10 +131,9 @@ def _headline(found: RecommendationRecord) -> Panel:
     assert certificate is not None
     head = text.headline(found), "bold yellow" if found.provisional else "bold green"
     lines = [Text.assemble(head), *map(Text, filter(None, (*text.lead(found), text.share_of_engine(found))))]
-    if found.runtime is not None:
-        runtime = runtime_text(found.runtime, found.winner.config.engine.partition("-")[0])
-        deployed = ", which the bundle deploys" if found.workload.shared_memory == "none" else ""
-        lines.append(Text(f"Measured on {runtime}{deployed}.", style="dim"))
+    runtime = runtime_text(found.runtime, found.winner.config.engine.partition("-")[0])
+    deployed = ", which the bundle deploys" if found.workload.shared_memory == "none" else ""
+    lines.append(Text(f"Measured on {runtime}{deployed}.", style="dim"))
     source = ", ".join(filter(None, (price.describes, price.source, price.as_of)))
     lines.append(Text(f"Price: {format_dollars(price.usd_per_hour)} an hour ({source}).", style="dim"))
     lines += [Text(caveat, style="yellow") for caveat in text.caveats(found)]

@@ -236,7 +236,7 @@ def serve_command(found: RecommendationRecord, directory: Path) -> str:
     """Return the command that serves the recommendation on Triton's usual port, by the kind of server that was
     measured; where that was another machine's, the one that renders its deployment bundle.
     """
-    workload, server = found.workload, "embedded" if found.runtime is None else found.runtime.server
+    workload, server = found.workload, found.runtime.server
     if server == "remote":
         return f"optimize bundle {shown_directory(directory)}"
     parts = [f"optimize serve {shown_directory(directory)} --port {PORTS['http']}"]

@@ -13,6 +13,7 @@ from threading import Thread
 from deploy.plan import BundleOptions
 from loadgen.errors import UserError
 from model_repo.repository.write import write_final_repository
+from model_repo.spec import Runtime
 from optimizer.child import ChildFailed, call_in_child
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
@@ -137,11 +138,9 @@ def optimize(
         triton_version=next(iter(versions), None),
     )
     # A native backend needs none of our files; with those of the Python backend the repository also starts here.
-    slots = found.runtime is not None and found.runtime.runtime == "slots"
+    runtime: Runtime = "slots" if found.runtime.runtime == "slots" else "python"
     with explained():
-        write_final_repository(
-            config.output / REPOSITORY, result.winner.served, runtime="slots" if slots else "python"
-        )
+        write_final_repository(config.output / REPOSITORY, result.winner.served, runtime=runtime)
     write_diff(config.output, found)
     write_recommendation(config.output, found)
     _write_bundle(config, on_event)

@@ -115,7 +115,6 @@ def recommendation_record(
         config_diff=None if served.engine.own is None else "".join(changes),
         accuracy=prepared.accuracy,
         standalone_per_s=_standalone_per_s(config, result.winner),
-        front_ends=result.front_ends,
         time_use=time_use,
     )
 

@@ -11,10 +11,9 @@ from pydantic import Field
 
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
-from loadgen.spec.plan import SharedMemory
-from model_repo.spec import Protocol, Runtime, ServerKind
+from model_repo.spec import Runtime, ServerKind
 from search.cost.cost import PriceRecord
-from search.record import Rate, Record, Sha256, Version, passing_over
+from search.record import Rate, Record, Sha256, Version
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
 
@@ -70,8 +69,6 @@ class TimeUseRecord(Record):
 class OutputAccuracyRecord(Record):
     """One output of a variant against fp32, over all inputs. Formulas: `optimizer/accuracy/metrics.py`."""
 
-    _earlier = passing_over("top1_lower_bound")
-
     output: str
     batch_size: int = Field(ge=1)
     passed: bool
@@ -88,8 +85,6 @@ class OutputAccuracyRecord(Record):
 
 class AccuracyRecord(Record):
     """A variant's results compared with those of the fp32 model. Passed means close, not equally accurate."""
-
-    _earlier = passing_over("first_node")
 
     precision: str
     runner: str = Field(description="The library that computed the variant, such as `onnxruntime-cpu`.")
@@ -168,14 +163,6 @@ class ServedRecord(Record):
         ge=0, description="Time until a new server has loaded the model and answers."
     )
     memory_bytes: int | None = Field(ge=0, description="Peak memory of the server and its models.")
-
-
-class FrontEndRecord(Record):
-    """What Triton's front end let through with the winner's engine, over one protocol, in closed loops."""
-
-    protocol: Protocol
-    shared_memory: SharedMemory
-    requests_per_s: Rate
 
 
 class RuntimeRecord(Record):
@@ -289,7 +276,7 @@ class RecommendationRecord(OutcomeRecord):
     seconds: SecondsRecord
     machine: MachineRecord
     served: ServedRecord | None = None
-    runtime: RuntimeRecord | None = Field(default=None, description="null in files of earlier versions.")
+    runtime: RuntimeRecord
     frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto, by rising rate.")
     seed: int
     repository: str = Field(description="The Triton model repository, relative to this file.")
@@ -305,15 +292,9 @@ class RecommendationRecord(OutcomeRecord):
         description="Requests/s of the winner's engine without a server, at its best batch size within the limit; "
         "null if it was not measured.",
     )
-    front_ends: tuple[FrontEndRecord, ...] = Field(
-        default=(),
-        description="Measured if the best trial kept less than 40 % of `standalone_per_s`, if the server is ours.",
-    )
     time_use: TimeUseRecord | None = Field(
         default=None, description="How a request's time divides; null if the server gave no timings."
     )
-
-    _earlier = passing_over("queue_policy")
 
     @property
     def provisional(self) -> bool:

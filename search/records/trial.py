@@ -109,9 +109,6 @@ class ConfigRecord(Record):
     preferred_batch_sizes: tuple[int, ...] = ()
     intra_op_threads: int = Field(ge=0, description="ONNX Runtime threads per instance; 0: one per core.")
     cuda_graph_batch_sizes: tuple[int, ...] = ()
-    backend_options: tuple[tuple[str, str], ...] = Field(
-        default=(), description="Pairs of name and value for the runtime of a GPU engine."
-    )
     members: tuple[ConfigRecord, ...] = Field(
         default=(), description="Of the models that it calls, such as those of an ensemble."
     )

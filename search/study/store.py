@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import BadInput
-from loadgen.files import remove_drafts, write_atomically
+from loadgen.files import write_atomically
 from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import AnswersRecord, TrialRecord, WhyRecord
 from search.space import Key, Knobs, SearchSpace, at_least, key_of, knobs_of, without_delays
@@ -186,7 +186,6 @@ def open_store(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    remove_drafts(directory)
     opened = open_storage(storage or f"sqlite:///{directory / STUDY_FILE}", on_event=on_event)
     with experimental_allowed():
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8)

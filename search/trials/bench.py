@@ -13,7 +13,6 @@ from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
-from search.records.recommendation import FrontEndRecord
 from search.records.trial import AnswersRecord, MeasurementRecord
 from search.simulator.service_times import ClosedLoop
 
@@ -95,13 +94,6 @@ class RunBench(Bench, Protocol):
 
     def replica_start_s(self, config: ServingConfig) -> float | None:
         """Return the seconds that a new server takes until it serves the configuration; None if not known."""
-        ...
-
-    def front_ends(self) -> tuple[FrontEndRecord, ...]:
-        """Return what HTTP and gRPC let through, without and with shared memory, to the loaded configuration.
-
-        Empty if the server is not ours. May raise BenchFailed.
-        """
         ...
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import product
-from typing import Any, get_args
+from typing import Any
 
 from loadgen.errors import EnvironmentFailed, LoadError
 from loadgen.measurement.cpu_contention import NeighbourSampler, counters_of_family
@@ -23,7 +22,7 @@ from loadgen.measurement.server_stats import (
 )
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
-from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload, SharedMemory
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target, without_secrets
 from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
@@ -34,10 +33,9 @@ from loadgen.wire.questions import read_model_info
 from model_repo.errors import BadServer, RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed
 from model_repo.server.process import WORDS
 from model_repo.server.triton import Server
-from model_repo.spec import Protocol, ServingConfig
-from search.records.recommendation import FrontEndRecord
+from model_repo.spec import ServingConfig
 from search.records.trial import AnswersRecord, MeasurementRecord
-from search.simulator.service_times import ClosedLoop, answered_per_s
+from search.simulator.service_times import ClosedLoop
 from search.trials.bench import BenchFailed, Spent
 from search.trials.colocated import ColocatedLoads
 from search.trials.compared_answers import ComparedAnswers, at_levels
@@ -47,10 +45,6 @@ from search.workload import Workload
 log = logging.getLogger("tritune.bench")
 
 LOG_LINES_IN_REASON = 8
-
-FRONT_END_S, MAX_USERS = 1.0, 256
-"""A front end is measured for a second, with as many users as fill all batches, and at most 256: with 512 Triton
-loses answers over HTTP (ADR 9)."""
 
 MAX_GIVEN_UP = 1000
 """Triton 2.51 keeps the connection of a request that was given up if it loses the answer (ADR 9). 829 of them did
@@ -273,30 +267,6 @@ class TritonBench:
         if self._server.start_s is None or config not in self._load_s:
             return None
         return self._server.start_s + self._load_s[config]
-
-    def front_ends(self) -> tuple[FrontEndRecord, ...]:
-        """See `search.trials.bench.RunBench`: a second server is started, and sent a closed loop of each kind."""
-        if self._config is None or not self._server.is_our_process or self._colocated.names:
-            return ()
-        plan = ClosedLoopPlan(
-            concurrency=min(MAX_USERS, self._config.max_batch_size * self._config.instance_count),
-            duration_s=FRONT_END_S,
-            seed=0,
-            timeout_s=self._timeout_s,
-        )
-        found = []
-        with self._translated(), ExitStack() as stack:
-            with self._counting_loading():
-                endpoint = stack.enter_context(self._server.beside())
-            began = time.monotonic()
-            for protocol, memory in product(get_args(Protocol), get_args(SharedMemory)):
-                target = Target(url=endpoint.url(protocol), model_name=self._config.engine.model_name)
-                payload = replace(self._payload, shared_memory=memory)
-                per_s = answered_per_s(self._generator.run(target, plan, payload=payload).log)
-                found.append(FrontEndRecord(protocol=protocol, shared_memory=memory, requests_per_s=per_s))
-            self.spent.load_s += time.monotonic() - began
-        log.info("front ends: %s", found)
-        return tuple(found)
 
     def memory_bytes(self, config: ServingConfig) -> int | None:
         """Return the peak memory of server and models under load on the configuration; None if it is not known."""

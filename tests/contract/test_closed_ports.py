@@ -29,9 +29,8 @@ from loadgen.wire.grpc_call import status_of
 from loadgen.wire.questions import grpc_call
 from model_repo.repository.write import write_final_repository
 from model_repo.server import control
-from model_repo.server.hosts import ProcessHost
+from model_repo.server.hosts import ProcessHost, serve_repository
 from model_repo.server.options import DEFAULT_IMAGE, MEMORY_KEY_HEADER, ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import serve
 from model_repo.spec import Endpoint, ServingConfig
 
@@ -83,7 +82,7 @@ def standing(folder: Path, kind: Any) -> Iterator[Running]:
     write_final_repository(folder / "repository", ServingConfig(engine=cnn_engine(folder), max_batch_size=4))
     options = ServerOptions(run_dir=folder, kind=kind, runtime="python", exit_grace_s=0.1)
     with serve_repository(folder / "repository", options) as served:
-        yield Running(served.endpoint, kind, process_of(served._host), folder / "marker")
+        yield Running(served.endpoint, kind, process_of(served), folder / "marker")
 
 
 STARTED: dict[str, Callable[[Path, str], AbstractContextManager[Running]]] = {

@@ -111,8 +111,3 @@ def test_closing_twice_is_quiet(cuda: Any) -> None:
     cuda.allocate(10)
     cuda.close()
     cuda.close()
-
-
-def test_a_way_to_wait_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="'sleep' is not one of block, spin, yield"):
-        DriverCuda(wait="sleep")

@@ -24,7 +24,6 @@ TENSORRT = dataclasses.replace(
 TENSORRT_RTX = dataclasses.replace(
     TENSORRT,
     engine=plain_engine(backend="tensorrt_rtx", device="gpu", model_file="model.plan", files=PLAN),
-    backend_options=(("input_path", "direct"),),
 )
 ONNX_GPU = dataclasses.replace(ONNX, engine=plain_engine(device="gpu"))
 CASES = {

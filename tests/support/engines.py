@@ -107,3 +107,11 @@ def _engine(
         outputs=outputs,
         batched=batched,
     )
+
+
+def parameters(**values: str) -> str:
+    """The lines of `config.pbtxt` that set these parameters; the last one of a name holds."""
+    lines = (
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items()
+    )
+    return "".join(lines)

@@ -18,6 +18,7 @@ from search.records.recommendation import (
     ModelRecord,
     OutputAccuracyRecord,
     RecommendationRecord,
+    RuntimeRecord,
     SecondsRecord,
 )
 from search.records.slo import Slo
@@ -211,6 +212,9 @@ def recommendation(**changes: Any) -> RecommendationRecord:
         "reason": "It was the best.",
         "seconds": SecondsRecord(total=100.0, load=85.0, loading_models=10.0, other=5.0),
         "machine": MachineRecord(cpu="a processor", cores=2, memory_bytes=2**34, gpus=(), versions={}),
+        "runtime": RuntimeRecord(
+            server="embedded", runtime="python", triton_version="2.51.0", python="3.11", image=None, packages={}
+        ),
         "seed": 0,
         "repository": "model_repository",
     }

@@ -19,7 +19,6 @@ from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import UNFINISHED
 from loadgen.traffic.arrivals import schedule
 from model_repo.spec import ServingConfig
-from search.records.recommendation import FrontEndRecord
 from search.records.trial import AnswersRecord, GpuRecord, MeasurementRecord
 from search.simulator.service_times import ClosedLoop
 from search.trials.bench import BenchFailed, Spent
@@ -188,9 +187,6 @@ class SimulatedBench:
 
     def replica_start_s(self, config: ServingConfig) -> float | None:
         return 3.0 if config in self.loaded else None
-
-    def front_ends(self) -> tuple[FrontEndRecord, ...]:
-        return ()
 
     def last_measurement(self) -> MeasurementRecord | None:
         return self._last

@@ -16,8 +16,8 @@ from prometheus import Prometheus, prometheus
 from waiting import wait_until
 
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.spec import Endpoint
 
 pytestmark = pytest.mark.system

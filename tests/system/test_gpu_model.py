@@ -7,12 +7,12 @@ from pathlib import Path
 import fake_cuda
 import numpy as np
 import pytest
-from engines import plain_engine
+from engines import parameters, plain_engine
 from infer import InferenceRefused, infer
 
 from model_repo.repository.write import write_repository
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.spec import ServingConfig, TensorSpec
 
 pytestmark = pytest.mark.system
@@ -55,16 +55,16 @@ def repository_in(folder: Path, *, input_path: str) -> Path:
         inputs=(x,), outputs=outputs,
     )  # fmt: skip
     config = ServingConfig(
-        engine=engine, max_batch_size=8, max_queue_delay_us=20_000, cuda_graph_batch_sizes=(1, 2, 4, 8),
-        backend_options=(("input_path", input_path), ("notes", str(folder / "notes.txt"))),
-    )  # fmt: skip
+        engine=engine, max_batch_size=8, max_queue_delay_us=20_000, cuda_graph_batch_sizes=(1, 2, 4, 8)
+    )
     model = write_repository(folder / "repository", config)
     version = model / "1"
     (version / "tritune_gpu" / "opening.py").write_text(OPENING)
     shutil.rmtree(version / "tritune_gpu" / "__pycache__")
     shutil.copy(Path(fake_cuda.__file__), version / "fake_cuda.py")
     pbtxt = model / "config.pbtxt"
-    pbtxt.write_text(pbtxt.read_text().replace("KIND_GPU", "KIND_CPU"))
+    text = pbtxt.read_text().replace("KIND_GPU", "KIND_CPU")
+    pbtxt.write_text(text + parameters(input_path=input_path, notes=str(folder / "notes.txt")))
     return folder / "repository"
 
 

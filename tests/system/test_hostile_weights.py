@@ -11,8 +11,8 @@ from weights_elsewhere import NAMES_OF_CODE, model_with
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.repository.write import write_final_repository
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import serve
 from model_repo.spec import ServingConfig
 from optimizer.config import OptimizeConfig

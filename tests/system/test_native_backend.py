@@ -14,14 +14,14 @@ import fake_cuda
 import numpy as np
 import psutil
 import pytest
-from engines import plain_engine
+from engines import parameters, plain_engine
 from infer import InferenceRefused, get, infer
 
 from model_repo.errors import RequestRefused
 from model_repo.repository.write import write_repository
 from model_repo.server.control import load_model, unload_model
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import Server, serve
 from model_repo.spec import Endpoint, ServingConfig, TensorSpec
 
@@ -40,7 +40,7 @@ CAPTURED = threading.local()
 class DriverCuda(fake_cuda.FakeCuda):
     copied_from = {}
 
-    def __init__(self, device=0, *, wait="block"):
+    def __init__(self, device=0):
         self.calls, self.registered, self.memory = [], [], []
         self._registers, self._graphs = True, GPU._graphs
 
@@ -115,10 +115,7 @@ def write_model(
         backend="tensorrt_rtx", device="gpu", model_file="model.plan", files=(("model.plan", file),),
         inputs=(x,), outputs=outputs, model_name=model_name,
     )  # fmt: skip
-    config = ServingConfig(
-        engine=engine, max_batch_size=8, max_queue_delay_us=20_000, instance_count=instances,
-        backend_options=tuple(options.items()),
-    )  # fmt: skip
+    config = ServingConfig(engine=engine, max_batch_size=8, max_queue_delay_us=20_000, instance_count=instances)
     model = write_repository(repository, config, runtime="slots")
     helpers = model / "1" / "tritune_gpu"
     (helpers / "driver.py").write_text((helpers / "driver.py").read_text() + FAKE_DRIVER)
@@ -127,7 +124,7 @@ def write_model(
     text = Path(fake_cuda.__file__).read_text().replace("model_repo.runtime.", "")
     (helpers.parent / "fake_cuda.py").write_text(text)
     pbtxt = model / "config.pbtxt"
-    pbtxt.write_text(pbtxt.read_text().replace("KIND_GPU", "KIND_CPU"))
+    pbtxt.write_text(pbtxt.read_text().replace("KIND_GPU", "KIND_CPU") + parameters(**options))
 
 
 @contextmanager

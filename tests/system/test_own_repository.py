@@ -23,8 +23,8 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.slo_test import certify
 from model_repo.errors import ModelLoadFailed
 from model_repo.repository.write import write_final_repository
+from model_repo.server.hosts import serve_repository
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
-from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import serve
 from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
@@ -256,7 +256,7 @@ def test_a_repository_with_an_ensemble_is_served_whatever_its_order(tmp_path: Pa
     (engine,) = read(config_for(tmp_path, model="pair"))
     write_final_repository(tmp_path / "final", default_config(engine))
     with serve_repository(tmp_path / "final", ServerOptions(run_dir=tmp_path / "run")) as server:
-        assert server.model_names == ("first", "pair", "second")  # which the ensemble needs
+        assert [path.name for path in server.models] == ["first", "pair", "second"]  # which the ensemble needs
         (y,) = infer(server.endpoint, "pair", {"x": np.ones((1, 4), np.float32)}).values()
     np.testing.assert_array_equal(y, np.full((1, 4), 7, np.float32))
 

@@ -71,19 +71,6 @@ def test_requests_of_one_length_are_batched_and_their_neighbours_of_another_are_
     assert bench.last_measurement().failures == 0
 
 
-def test_all_front_ends_are_measured_beside_the_server(tmp_path: Path) -> None:
-    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4, intra_op_threads=1)
-    with serve(ServerOptions(run_dir=tmp_path)) as server, LoadGenerator() as generator:
-        bench = TritonBench(server, generator, payload=Payload(), limit_ms=50.0, timeout_s=5.0)
-        assert bench.front_ends() == ()
-        bench.load(config)
-        found = bench.front_ends()
-        assert bench.measure(20.0, 0.5, seed=1).log.failed.sum() == 0  # the first server is as it was
-    kinds = {(one.protocol, one.shared_memory) for one in found}
-    assert kinds == {("http", "none"), ("http", "system"), ("grpc", "none"), ("grpc", "system")}
-    assert all(one.requests_per_s > 0 for one in found)
-
-
 def test_load_goes_over_the_protocol_of_the_demand(tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4, intra_op_threads=1)
     workload = Workload(record=WorkloadRecord(protocol="grpc"))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-WAITS = ("block", "spin", "yield")
-"""How a thread waits for the GPU: asleep, which spares the core; busy, which ends soonest; busy, but yielding."""
+BLOCKING_SYNC = 4
+"""A thread sleeps while it waits for the GPU, which spares the core."""
 
 
 class CudaError(RuntimeError):
@@ -33,16 +33,14 @@ class DriverCuda:
     Memory lives until `close`. `compute_capability` is such as "8.6".
     """
 
-    def __init__(self, device: int = 0, *, wait: str = "block") -> None:
-        if wait not in WAITS:
-            raise ValueError(f"wait {wait!r} is not one of {', '.join(WAITS)}")
+    def __init__(self, device: int = 0) -> None:
         from cuda.bindings import driver
 
         self._driver = driver
         self._call("cuInit", 0)
         self._device = self._call("cuDeviceGet", device)
         # Old drivers refuse this if the context is in use already; it then waits as its first user chose.
-        driver.cuDevicePrimaryCtxSetFlags(self._device, {"block": 4, "spin": 1, "yield": 2}[wait])
+        driver.cuDevicePrimaryCtxSetFlags(self._device, BLOCKING_SYNC)
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
         self._call("cuCtxSetCurrent", self._context)
         self._capture_mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL

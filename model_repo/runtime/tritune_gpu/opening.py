@@ -36,14 +36,13 @@ def open_runner(version_dir: Path, config: dict[str, Any], *, device: int) -> Ru
     """Return a runner of the configuration's engine on this GPU; `config` is Triton's JSON.
 
     It reads the `parameters` `model_file`, `engine_backend`, `batch_sizes` (such as `1,2,4`), `cuda_graphs` and
-    `tf32` ("1": yes), `input_path` (auto, pinned or direct), `gpu_wait` (block, spin or yield), `scratch` (shared
-    or own: TensorRT's scratch memory).
+    `tf32` ("1": yes).
     """
     parameters = _parameters(config)
-    cuda = DriverCuda(device, wait=parameters.get("gpu_wait", "block"))
+    cuda = DriverCuda(device)
     stream = cuda.stream()
     engine = _engine(version_dir, parameters, cuda, stream, device)
-    runner = Runner(engine, cuda, stream, **_options(config, parameters), input_path=_input_path(parameters))
+    runner = Runner(engine, cuda, stream, **_options(config, parameters))
     _warm_up(runner, config)
     return runner
 
@@ -54,14 +53,13 @@ def open_slots(version_dir: Path, config: dict[str, Any], *, device: int) -> Cal
     One more parameter: `patience_s` (60: the server kills a runner that does not answer for so long).
     """
     parameters = _parameters(config)
-    wait = parameters.get("gpu_wait", "block")
-    shared = DriverCuda(device, wait=wait)
+    shared = DriverCuda(device)
     engine = _engine(version_dir, parameters, shared, shared.stream(), device)
     turns = Turns(stream=shared.stream(), lock=threading.RLock())
     tensors = tensors_of(config)
 
     def opened() -> Slot:
-        cuda = DriverCuda(device, wait=wait)
+        cuda = DriverCuda(device)
         stream = cuda.stream()
         memory = SlotMemory(cuda.register)
         try:
@@ -138,13 +136,6 @@ def _warm_up(runner: Runner, config: dict[str, Any]) -> None:
         runner.warm_up(known)
 
 
-def _input_path(parameters: dict[str, str]) -> Any:
-    path = parameters.get("input_path", "auto")
-    if path not in ("auto", "pinned", "direct"):
-        raise ValueError(f"input_path {path!r} is not auto, pinned or direct")
-    return path
-
-
 def _engine(
     version_dir: Path, parameters: dict[str, str], cuda: DriverCuda, stream: int, device: int
 ) -> GpuEngine:
@@ -162,10 +153,4 @@ def _engine(
         )
     from .tensorrt_engine import TensorRtEngine
 
-    return TensorRtEngine(
-        file,
-        cuda,
-        backend=backend,
-        kernels=(version_dir / RUNTIME_CACHE_FILE,),
-        own_scratch=parameters.get("scratch") == "own",
-    )
+    return TensorRtEngine(file, cuda, backend=backend, kernels=(version_dir / RUNTIME_CACHE_FILE,))

@@ -56,21 +56,12 @@ def check_fits(plan: Path, *, version: str, compute_capability: str) -> None:
 class TensorRtEngine:
     """A plan file on one GPU. Its executions share scratch memory, so they must be on one stream.
 
-    `own_scratch`: each set of shapes has scratch memory of its own, which TensorRT allocates; costs memory only.
     `kernels` are files of kernels that TensorRT-RTX compiled before; those that are missing do not matter.
     """
 
     captures_itself = False
 
-    def __init__(
-        self,
-        plan: Path,
-        cuda: DriverCuda,
-        *,
-        backend: str,
-        kernels: Sequence[Path] = (),
-        own_scratch: bool = False,
-    ) -> None:
+    def __init__(self, plan: Path, cuda: DriverCuda, *, backend: str, kernels: Sequence[Path] = ()) -> None:
         self._trt = trt = import_tensorrt(backend)
         check_fits(plan, version=trt.__version__, compute_capability=cuda.compute_capability)
         self._logger = trt.Logger(trt.Logger.WARNING)
@@ -84,9 +75,8 @@ class TensorRtEngine:
         ports = [self._port(index) for index in range(self._engine.num_io_tensors)]
         self.inputs = tuple(port for port, is_input in ports if is_input)
         self.outputs = tuple(port for port, is_input in ports if not is_input)
-        strategies = trt.ExecutionContextAllocationStrategy
-        self._strategy = strategies.STATIC if own_scratch else strategies.USER_MANAGED
-        self._scratch_bytes = 0 if own_scratch else int(self._engine.device_memory_size_v2)
+        self._strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        self._scratch_bytes = int(self._engine.device_memory_size_v2)
         unaligned = cuda.allocate(self._scratch_bytes + _SCRATCH_ALIGNMENT)
         self._scratch = -(-unaligned // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
         self._cuda, self._stream = cuda, cuda.stream()

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from simulated_bench import BudgetOfLoad, SimulatedBench
-from virtual_search import SLO, true_capacity
+from virtual_search import SLO
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from search.cost.cost import PriceRecord
 from search.find_best import NothingFound, SearchRequest, SearchResult, find_best
-from search.records.recommendation import FrontEndRecord
 from search.records.run_files import TRIALS_FILE, read_predictions, read_trials
 from search.records.slo import Slo
 from search.restriction import Restriction, restricted
@@ -97,24 +96,6 @@ def test_nothing_is_served_for_a_directory_that_cannot_be_read(space: SearchSpac
     with pytest.raises(BadInput):
         found(space, tmp_path, ServedBench(), seen=seen)
     assert seen == []
-
-
-class WithFrontEnds(ServedBench):
-    """Lets 100/s through over HTTP."""
-
-    def front_ends(self) -> tuple[FrontEndRecord, ...]:
-        return (FrontEndRecord(protocol="http", shared_memory="none", requests_per_s=100.0),)
-
-
-@pytest.mark.parametrize(("times_of_engine", "measured"), [(100.0, True), (1.0, False)])
-def test_front_ends_are_measured_if_the_best_trial_is_far_below_its_engine(
-    space: SearchSpace, tmp_path: Path, times_of_engine: float, measured: bool
-) -> None:
-    best_per_s = max(true_capacity(space.config(knobs)) for knobs in space.points())
-    alone_ms = ((1, 1000 / (times_of_engine * best_per_s)),)
-    engines = tuple(replace(engine, alone_ms=alone_ms) for engine in space.engines)
-    result = found(replace(space, engines=engines), tmp_path, WithFrontEnds())
-    assert bool(result.front_ends) == measured
 
 
 def only(space: SearchSpace, **values: tuple[int, ...]) -> SearchSpace:

@@ -24,7 +24,7 @@ def server_named(name: object, status: int = 200) -> Iterator[Target]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    monkeypatch.setattr(shared_memory, "SHARED", tmp_path)
     return tmp_path
 
 
@@ -53,13 +53,8 @@ def test_no_key_no_server_and_a_refusal_leave_the_target_as_it_is(folder: Path) 
 
 
 def test_what_is_no_file_is_no_key(folder: Path) -> None:
-    path, elsewhere = folder / f"{NAME}-memory-key", folder / "elsewhere"
-    elsewhere.write_text("s3cret")
     with server_named(NAME) as target:
-        path.symlink_to(elsewhere)
-        assert with_memory_key(target) == target
-        path.unlink()
-        os.mkfifo(path)
+        os.mkfifo(folder / f"{NAME}-memory-key")
         assert with_memory_key(target) == target
 
 
@@ -69,4 +64,9 @@ def test_a_key_of_another_user_is_not_taken(folder: Path) -> None:
     path.write_text("theirs")
     os.chown(path, 65534, 65534)
     with server_named(NAME) as target:
+        assert with_memory_key(target) == target
+        ours = path.replace(folder / "ours")
+        os.chown(ours, 0, 0)
+        path.symlink_to(ours)
+        os.chown(path, 65534, 65534, follow_symlinks=False)
         assert with_memory_key(target) == target

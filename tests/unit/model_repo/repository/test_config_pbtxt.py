@@ -64,12 +64,6 @@ def test_the_sizes_of_a_smaller_maximum_are_among_those_of_a_larger_one() -> Non
     assert graph_batch_sizes(0) == ()
 
 
-def test_eager_batching_is_only_what_was_asked_for() -> None:
-    tensorrt = {"engine": engine(backend="tensorrt", device="gpu"), "runtime": "native"}
-    assert not parsed(**tensorrt).optimization.eager_batching
-    assert parsed(**tensorrt, backend_options=(("eager_batching", "1"),)).optimization.eager_batching
-
-
 def test_a_native_graph_needs_every_size() -> None:
     ids = TensorSpec(name="ids", datatype="INT64", shape=(-1,))
     on_gpu = engine(backend="tensorrt", device="gpu", inputs=(ids,))

@@ -86,8 +86,7 @@ def test_a_gpu_engine_comes_back_without_our_code(tmp_path: Path) -> None:
     engine = engines.plain_engine(
         backend="tensorrt", device="gpu", model_file="model.plan", files=(("model.plan", plan),)
     )
-    changes = {"cuda_graph_batch_sizes": (1, 8), "backend_options": (("input_path", "direct"),)}
-    config, model_dir = written(tmp_path, engine, intra_op_threads=0, **changes)
+    config, model_dir = written(tmp_path, engine, intra_op_threads=0, cuda_graph_batch_sizes=(1, 8))
     runtimes: tuple[Runtime, ...] = ("python", "slots")
     for runtime in runtimes:
         write_repository(model_dir.parent, config, runtime=runtime)

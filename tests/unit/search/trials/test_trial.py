@@ -1,7 +1,6 @@
 """Configurations and trials come back from their records as they were."""
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ OTHER_VALUES = {
     "preferred_batch_sizes": (4, 8),
     "intra_op_threads": 2,
     "cuda_graph_batch_sizes": (1, 16),
-    "backend_options": (("input_path", "direct"), ("gpu_wait", "spin")),
 }
 
 
@@ -36,12 +34,6 @@ def test_a_trial_comes_back_from_its_line() -> None:
     read = TrialRecord.model_validate_json(line)
     assert read == given.record
     assert trial_from_record(read, [given.served.engine]) == given
-
-
-def test_a_line_without_backend_options_has_none() -> None:
-    line = json.loads(trial().model_dump_json())
-    del line["config"]["backend_options"]
-    assert TrialRecord.model_validate(line).config.backend_options == ()
 
 
 def test_an_engine_that_this_run_lacks_is_an_error() -> None:

@@ -1,4 +1,4 @@
-# The server that was measured: Triton (version unknown), TensorRT 10.9.0.34 in its Python backend.
+# The server that was measured: Triton 2.51.0, TensorRT in its Python backend.
 # Beside this file:  docker build -f triton.Dockerfile -t m-triton:3772486a4ecd .
 FROM python:3.11-slim-bookworm AS python
 FROM nvidia/cuda:13.0.1-base-ubuntu24.04
