@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadgen.printable import printable, printable_json
 
@@ -18,6 +18,15 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]*$", max_length=64)]
 """The version of a package by PEP 440."""
+
+
+def passing_over(*fields: str) -> Any:
+    """Return a validator that leaves out fields which earlier versions wrote into a record."""
+
+    def without(given: Any) -> Any:
+        return {key: given[key] for key in given if key not in fields} if isinstance(given, dict) else given
+
+    return model_validator(mode="before")(without)
 
 
 class Record(BaseModel):

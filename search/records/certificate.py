@@ -6,7 +6,7 @@ from pydantic import Field
 
 from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
-from search.record import Rate, Record
+from search.record import Rate, Record, passing_over
 
 
 class CertifiedLatencyRecord(Record):
@@ -66,6 +66,8 @@ class CertificateRecord(Record):
     contention: CpuContention | None = Field(
         default=None, description="CPU contention during all confirmations of the rate."
     )
+
+    _earlier = passing_over("earlier_s")
 
     @property
     def first(self) -> CertifiedLatencyRecord:

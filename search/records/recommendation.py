@@ -13,7 +13,7 @@ from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
 from model_repo.spec import Runtime, ServerKind
 from search.cost.cost import PriceRecord
-from search.record import Rate, Record, Sha256, Version
+from search.record import Rate, Record, Sha256, Version, passing_over
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
 
@@ -69,6 +69,8 @@ class TimeUseRecord(Record):
 class OutputAccuracyRecord(Record):
     """One output of a variant against fp32, over all inputs. Formulas: `optimizer/accuracy/metrics.py`."""
 
+    _earlier = passing_over("top1_lower_bound")
+
     output: str
     batch_size: int = Field(ge=1)
     passed: bool
@@ -85,6 +87,8 @@ class OutputAccuracyRecord(Record):
 
 class AccuracyRecord(Record):
     """A variant's results compared with those of the fp32 model. Passed means close, not equally accurate."""
+
+    _earlier = passing_over("first_node")
 
     precision: str
     runner: str = Field(description="The library that computed the variant, such as `onnxruntime-cpu`.")
@@ -295,6 +299,8 @@ class RecommendationRecord(OutcomeRecord):
     time_use: TimeUseRecord | None = Field(
         default=None, description="How a request's time divides; null if the server gave no timings."
     )
+
+    _earlier = passing_over("queue_policy", "front_ends")
 
     @property
     def provisional(self) -> bool:

@@ -10,7 +10,7 @@ from pydantic import Field
 from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
-from search.record import Rate, Record
+from search.record import Rate, Record, passing_over
 from search.records.certificate import CertificateRecord
 
 
@@ -100,6 +100,8 @@ SCHEMA_VERSION: Literal[2] = 2
 
 class ConfigRecord(Record):
     """A serving configuration; see Triton's model configuration for the terms."""
+
+    _earlier = passing_over("backend_options")
 
     engine: str = Field(description="Backend and precision, such as `onnxruntime-fp32`.")
     max_batch_size: int = Field(ge=0, description="0: the model is served without batching.")

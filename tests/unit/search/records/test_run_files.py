@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -6,7 +7,9 @@ import pytest
 
 from loadgen.errors import BadInput
 from search.record import Record
-from search.records.run_files import append_line, read_records, whole_lines
+from search.records.run_files import append_line, read_outcome, read_records, whole_lines
+
+RECORDED = Path(__file__).parents[3] / "data" / "recorded_runs"
 
 
 class Line(Record):
@@ -54,6 +57,15 @@ def test_records_come_back_in_order_and_none_where_there_is_no_file(tmp_path: Pa
     for number in (2, 1):
         append_line(path, Line(number=number).model_dump_json())
     assert read_records(path, Line, what="a line") == (Line(number=2), Line(number=1))
+
+
+def test_fields_that_an_earlier_version_wrote_are_passed_over(tmp_path: Path) -> None:
+    old = json.loads((RECORDED / "failures" / "recommendation.json").read_text())
+    old["accuracy"][0]["first_node"] = "conv1 (Conv)"
+    old["queue_policy"] = {"quantile": 0.99, "rate_per_s": 60.0, "with_it": [], "without": []}
+    old["front_ends"] = [{"protocol": "http"}]
+    (tmp_path / "recommendation.json").write_text(json.dumps(old))
+    assert read_outcome(tmp_path) == read_outcome(RECORDED / "failures")
 
 
 @pytest.mark.parametrize(
