@@ -12,6 +12,7 @@ from model_repo.errors import (
     AFTER_DEATH,
     ModelCrashed,
     ModelLoadFailed,
+    NotAsSent,
     RepositoryWriteFailed,
     RequestRefused,
     ServerDied,
@@ -20,6 +21,7 @@ from model_repo.errors import (
     reason_of,
 )
 from model_repo.native_library import NoBackend, native_library
+from model_repo.repository.config_pbtxt import config_message, differences, parse_config_pbtxt, render_config_pbtxt
 from model_repo.repository.write import RUNTIME, remove_model, rewrite_config, write_repository
 from model_repo.server import control
 from model_repo.server.hosts import Host, ProcessHost, RemoteHost
@@ -75,9 +77,8 @@ class Server:
         A configuration that differs from the loaded one in its instance count alone is updated in place; else the
         loaded model is out of memory before the new one comes in. Triton loads an ensemble's members with it: had
         they been loaded before, it would load them again, as Python adds a file to their folders. `timeout_s` None
-        means the options' time-out.
-        Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,
-        RepositoryWriteFailed.
+        means the options' time-out. Raises ModelLoadFailed (also for a load that hangs: the server is then
+        stopped), ServerDied, RepositoryWriteFailed; NotAsSent for a server that others run.
         """
         changed = self._updated_in_place(config)
         if changed is None:
@@ -99,6 +100,13 @@ class Server:
                     self._drop(config)
                 raise
         self._loaded = config
+        for model in (
+            config.models if self._options.kind == "remote" and not self._options.completes_config else ()
+        ):
+            text = render_config_pbtxt(model, runtime=self._options.runtime_or_default)
+            served = config_message(control.model_config(self.endpoint, model.engine.model_name))
+            if found := differences(parse_config_pbtxt(text, allow_unknown_fields=True), served):
+                raise NotAsSent(model.engine.model_name, found)
 
     def unload(self) -> None:
         """Unload the models, if some are loaded; return when they are out of memory."""
