@@ -84,7 +84,7 @@ def confirmations(
             number(one.latency_ms, format_ms),
             Cell(text=f"{one.violations:,} of {one.requests:,}", order=one.violations, style=NUMBER),
             number(one.seconds, _one_decimal),
-            Cell(text="restarted" if one.again else "first"),
+            Cell(text="second" if one.again else "first"),
             Cell(text=confirmation_answer(one), style=f"reason {'' if one.problems else one.answer}".strip()),
             Cell(text=one.why or ""),
         )
@@ -97,7 +97,7 @@ def confirmations(
         f"{latency} ms",
         "over the limit",
         "seconds",
-        "server",
+        "time",
         "answer",
         "because",
     )

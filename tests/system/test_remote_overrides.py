@@ -185,10 +185,14 @@ def test_a_model_that_fails_leaves_the_others_to_the_next_configuration(start: A
     assert theirs.configs() == before
 
 
-def test_a_field_that_varies_arrives_and_what_a_model_sets_itself_fails_by_name(
-    start: Any, tmp_path: Path
-) -> None:
-    theirs = start(tmp_path)
+def test_a_field_that_varies_arrives_and_what_a_model_sets_itself_fails_by_name(tmp_path: Path) -> None:
+    with open_server(tmp_path / "theirs", completes_config=True) as (endpoint, repository):
+        ensemble(repository)
+        control.load_model(endpoint, "pair", timeout_s=60.0)
+        _vary(Theirs(endpoint, repository, tmp_path))
+
+
+def _vary(theirs: Theirs) -> None:
     before = theirs.configs()
     as_it_is = theirs.read()
     first, second = as_it_is.members
@@ -201,8 +205,9 @@ def test_a_field_that_varies_arrives_and_what_a_model_sets_itself_fails_by_name(
             engine = replace(as_it_is.engine, members=members)
             server.load(replace(as_it_is, engine=engine, members=(first, replace(second, engine=members[1]))))
             assert theirs.configs()["second"]["optimization"]["graph"] == {"level": level}
-        with pytest.raises(NotAsSent, match="dynamic_batching"):  # which its code sets
-            server.load(replace(as_it_is, members=(first, replace(second, dynamic_batching=False))))
+        for change in ({"dynamic_batching": False}, {"max_batch_size": 2}):  # which its code sets
+            with pytest.raises(NotAsSent, match=f"second .*{min(change)}"):
+                server.load(replace(as_it_is, members=(first, replace(second, **change))))
         server.load(as_it_is)
     assert theirs.configs() == before
 
