@@ -205,9 +205,10 @@ def _vary(theirs: Theirs) -> None:
             engine = replace(as_it_is.engine, members=members)
             server.load(replace(as_it_is, engine=engine, members=(first, replace(second, engine=members[1]))))
             assert theirs.configs()["second"]["optimization"]["graph"] == {"level": level}
-        for change in ({"dynamic_batching": False}, {"max_batch_size": 2}):  # which its code sets
+        for change in ({"dynamic_batching": False}, {"max_batch_size": 2}):  # its code sets both
+            changed = replace(second, preferred_batch_sizes=(), **change)
             with pytest.raises(NotAsSent, match=f"second .*{min(change)}"):
-                server.load(replace(as_it_is, members=(first, replace(second, **change))))
+                server.load(replace(as_it_is, members=(first, changed)))
         server.load(as_it_is)
     assert theirs.configs() == before
 
