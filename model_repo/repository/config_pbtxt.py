@@ -11,6 +11,9 @@ from model_repo.spec import Runtime, ServingConfig, TensorSpec
 NATIVE_BACKENDS = {"onnxruntime": ("onnxruntime", "onnxruntime_onnx"), "tensorrt": ("tensorrt", "tensorrt_plan")}
 """Engine backend -> Triton's (`backend`, `platform`) in NVIDIA's container. TensorRT-RTX has none there."""
 
+Config = Mapping[str, Any]
+"""The configuration of a model, as Triton's JSON has it."""
+
 
 def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -> str:
     """Return the text of `config.pbtxt` for this configuration, the same for equal arguments.
@@ -57,24 +60,32 @@ def parse_config_pbtxt(text: str, *, allow_unknown_fields: bool = False) -> Any:
         raise ValueError("This is not a config.pbtxt: its brackets are nested too deeply") from error
 
 
-def config_message(document: Mapping[str, Any]) -> Any:
+def config_message(document: Config) -> Any:
     """Return the ModelConfig message of Triton's JSON, without the fields that are unknown to our protobuf."""
     from google.protobuf import json_format  # type: ignore[import-untyped]
 
     return json_format.ParseDict(document, _protobuf()[0](), ignore_unknown_fields=True)
 
 
-def differences(sent: Any, served: Any, own: Any = None) -> list[str]:
-    """Return, for users, each field that the message `served` does not have as the message `sent`.
+def config_json(text: str) -> dict[str, Any]:
+    """Return a `config.pbtxt` as Triton's JSON, without the fields that are unknown to our protobuf."""
+    from google.protobuf import json_format
+
+    message = parse_config_pbtxt(text, allow_unknown_fields=True)
+    found = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return {**found, "max_batch_size": message.max_batch_size}
+
+
+def differences(sent: Config, served: Config, own: Config | None = None) -> list[str]:
+    """Return, for users, each field of a server's configuration that is not as it was sent.
 
     A server chooses empty names and lists, and may add what its `own` configuration has; None: anything.
     """
     from google.protobuf import json_format
 
     style = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
-    one, other, known = (
-        json_format.MessageToDict(message, **style) for message in (sent, served, served if own is None else own)
-    )
+    configs = (config_message(config) for config in (sent, served, served if own is None else own))
+    one, other, known = (json_format.MessageToDict(message, **style) for message in configs)
     if own is not None:
         known = {name: value for name, value in known.items() if name in one}
     return list(_differences(one, other, known, ""))

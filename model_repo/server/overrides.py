@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from model_repo.errors import BadServer, ModelLoadFailed, NotAsSent, RequestRefused, ServerError, reason_of
-from model_repo.repository.config_pbtxt import config_message, differences, parse_config_pbtxt, render_config_pbtxt
+from model_repo.repository.config_pbtxt import config_json, config_message, differences, render_config_pbtxt
 from model_repo.repository.own_config import BATCHER, WARMUP
 from model_repo.server import control
 from model_repo.server.hosts import RemoteHost
@@ -72,7 +72,7 @@ class Journal:
         return {
             name: now
             for name, now in found.items()
-            if now is None or all(_differing(one, now, self.models[name][0]) for one in ours[name])
+            if now is None or all(differences(one, now, self.models[name][0]) for one in ours[name])
         }
 
 
@@ -110,7 +110,7 @@ class OverridingServer(Server):
                 self._journal.models[name][1:] = [now]
         self._journal.write()
         for name, now in served.items():
-            if found := _differing(wanted[name], now, self._journal.models[name][0]):
+            if found := differences(wanted[name], now, self._journal.models[name][0]):
                 raise NotAsSent(name, found)
         self._loaded, self._wanted = config, wanted
 
@@ -160,12 +160,7 @@ class OverridingServer(Server):
 
     def _changed(self, model: ServingConfig) -> Config:
         """Return the configuration to be served, marked; what its text does not have is as in the original."""
-        from google.protobuf import json_format  # type: ignore[import-untyped]
-
-        text, original = render_config_pbtxt(model), self._journal.models[model.engine.model_name][0]
-        message = parse_config_pbtxt(text, allow_unknown_fields=True)
-        mine = json_format.MessageToDict(message, preserving_proto_field_name=True)
-        mine["max_batch_size"] = message.max_batch_size  # also 0
+        mine, original = config_json(render_config_pbtxt(model)), self._journal.models[model.engine.model_name][0]
         mine.setdefault("parameters", {})[MARK] = {"string_value": self._mark}
         return {**{name: value for name, value in original.items() if name not in (BATCHER, WARMUP)}, **mine}
 
@@ -188,11 +183,6 @@ def _explained(what: str, fix: str) -> Iterator[None]:
         if error.status in control.FOR_CREDENTIALS:
             raise
         raise BadServer(f"{what}: {reason_of(str(error))}\n{fix}") from error
-
-
-def _differing(sent: Config, now: Config, own: Config) -> list[str]:
-    """Return what a server did not make of what it was sent, a change of its own configuration."""
-    return differences(*map(config_message, (sent, now, own)))
 
 
 def _give(journal: Journal, wanted: dict[str, Config], changed: dict[str, Config], *, timeout_s: float) -> None:

@@ -21,7 +21,7 @@ from model_repo.errors import (
     reason_of,
 )
 from model_repo.native_library import NoBackend, native_library
-from model_repo.repository.config_pbtxt import config_message, differences, parse_config_pbtxt, render_config_pbtxt
+from model_repo.repository.config_pbtxt import config_json, differences, render_config_pbtxt
 from model_repo.repository.write import RUNTIME, remove_model, rewrite_config, write_repository
 from model_repo.server import control
 from model_repo.server.hosts import Host, ProcessHost, RemoteHost
@@ -66,11 +66,6 @@ class Server:
         """The model repository it loads from."""
         return self._host.repository
 
-    @property
-    def loaded(self) -> ServingConfig | None:
-        """The loaded configuration; None if nothing is loaded."""
-        return self._loaded
-
     def load(self, config: ServingConfig, *, timeout_s: float | None = None) -> None:
         """Serve this configuration, and nothing else; return when it is ready and warmed up.
 
@@ -103,9 +98,8 @@ class Server:
         for model in (
             config.models if self._options.kind == "remote" and not self._options.completes_config else ()
         ):
-            text = render_config_pbtxt(model, runtime=self._options.runtime_or_default)
-            served = config_message(control.model_config(self.endpoint, model.engine.model_name))
-            if found := differences(parse_config_pbtxt(text, allow_unknown_fields=True), served):
+            sent = config_json(render_config_pbtxt(model, runtime=self._options.runtime_or_default))
+            if found := differences(sent, control.model_config(self.endpoint, model.engine.model_name)):
                 raise NotAsSent(model.engine.model_name, found)
 
     def unload(self) -> None:

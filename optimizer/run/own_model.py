@@ -281,7 +281,7 @@ def _warnings(model: str, text: str) -> Iterator[str]:
     }
     for name, (given, option) in idle.items():
         if given:
-            yield f"{model} sets {name}: it does nothing on a server without {option}, such as those that we start."
+            yield f"{model} sets {name}: it does nothing on a server without {option}, such as those of ours."
 
 
 def _optional(text: str) -> frozenset[str]:

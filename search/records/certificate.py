@@ -51,7 +51,7 @@ class CertificateRecord(Record):
     servers: int = Field(
         default=0,
         ge=0,
-        description="2: met twice, the second time after a restart if we run it. 0: earlier versions.",
+        description="2: met twice, the second time on a restarted one if ours. 0: earlier versions.",
     )
     unseen_every_s: float | None = Field(
         default=None,

@@ -173,9 +173,7 @@ class TritonBench:
         members = {name: timings_between(before[name], after[name]) for name in before}
         for timings in (run.measurement.server, *members.values()):
             for text in by_the_cache(timings):
-                raise EnvironmentFailed(
-                    f"{text}.", "Or serve the model without response_cache: the rate would be the cache's."
-                )
+                raise EnvironmentFailed(f"{text}.", "Or serve the model without response_cache.")
         return run, members
 
     def _member_statistics(self) -> dict[str, dict[str, Any] | None]:
