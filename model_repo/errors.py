@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 
 _REASON = re.compile(
@@ -73,6 +74,16 @@ class ModelLoadFailed(ServerError):
         )
         self.model_name = model_name
         self.reason = reason
+
+
+class NotAsSent(ServerError):
+    """A model is served with another configuration than the one that its server was sent."""
+
+    def __init__(self, model_name: str, differences: Sequence[str]) -> None:
+        super().__init__(
+            f"{model_name} is not served as it was sent: {'; '.join(differences)}.\n"
+            "The server ignores these fields or sets them itself: leave them as it has them, or change the server."
+        )
 
 
 class ModelCrashed(ServerError):

@@ -163,7 +163,9 @@ def find_best(
             answers = () if certified is None else filter(None, (certified.winner, certified.baseline))
             write_predictions(request.directory, predictions(search.surrogate, (one.served for one in answers)))
     winner = None if certified is None else certified.winner
-    conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
+    evidence = _evidence(request, store, winner, watched, budget=budget, interrupted=stop())
+    restarts = winner is None or served.replica_start_s(winner.served) is not None
+    conclusion = conclude(replace(evidence, restarts=restarts))
     advice = conclusion.advice.replace(RUN_DIR, shown_directory(request.directory))
     conclusion = replace(conclusion, advice=advice)
     if certified is None:

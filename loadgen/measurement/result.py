@@ -174,12 +174,13 @@ def measurement_of(
         problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
         remarks=(*remarks, *(() if streams is None else streams.remarks)),
         addresses=addresses,
-        in_front=(*in_front, *_by_the_cache(server), *(() if streams is None else streams.in_front)),
+        in_front=(*in_front, *by_the_cache(server), *(() if streams is None else streams.in_front)),
         streams=streams,
     )
 
 
-def _by_the_cache(server: ServerTimings | None) -> tuple[str, ...]:
+def by_the_cache(server: ServerTimings | None) -> tuple[str, ...]:
+    """Return a sentence for users if Triton's response cache answered; empty if it did not."""
     if server is None or not server.cache_hits:
         return ()
     share = min(1.0, server.cache_hits / server.requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from model_repo.repository.own_config import render_own_config
@@ -9,6 +10,9 @@ from model_repo.spec import Runtime, ServingConfig, TensorSpec
 
 NATIVE_BACKENDS = {"onnxruntime": ("onnxruntime", "onnxruntime_onnx"), "tensorrt": ("tensorrt", "tensorrt_plan")}
 """Engine backend -> Triton's (`backend`, `platform`) in NVIDIA's container. TensorRT-RTX has none there."""
+
+Config = Mapping[str, Any]
+"""The configuration of a model, as Triton's JSON has it."""
 
 
 def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -> str:
@@ -56,6 +60,51 @@ def parse_config_pbtxt(text: str, *, allow_unknown_fields: bool = False) -> Any:
         raise ValueError("This is not a config.pbtxt: its brackets are nested too deeply") from error
 
 
+def config_message(document: Config) -> Any:
+    """Return the ModelConfig message of Triton's JSON, without the fields that are unknown to our protobuf."""
+    from google.protobuf import json_format  # type: ignore[import-untyped]
+
+    return json_format.ParseDict(document, _protobuf()[0](), ignore_unknown_fields=True)
+
+
+def config_json(text: str) -> dict[str, Any]:
+    """Return a `config.pbtxt` as Triton's JSON, without the fields that are unknown to our protobuf."""
+    from google.protobuf import json_format
+
+    message = parse_config_pbtxt(text, allow_unknown_fields=True)
+    found = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return {**found, "max_batch_size": message.max_batch_size}
+
+
+def differences(sent: Config, served: Config, own: Config | None = None) -> list[str]:
+    """Return, for users, each field of a server's configuration that is not as it was sent.
+
+    A server chooses empty names and lists, and may add what its `own` configuration has; None: anything.
+    """
+    from google.protobuf import json_format
+
+    style = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
+    configs = (config_message(config) for config in (sent, served, served if own is None else own))
+    one, other, known = (json_format.MessageToDict(message, **style) for message in configs)
+    if own is not None:
+        known = {name: value for name, value in known.items() if name in one}
+    return list(_differences(one, other, known, ""))
+
+
+def _differences(sent: Any, served: Any, own: Any, name: str) -> Iterator[str]:
+    if isinstance(sent, dict) and isinstance(served, dict):
+        known = own if isinstance(own, dict) else {}
+        for key in sorted(sent.keys() | served.keys()):
+            if key in sent or served[key] != known.get(key):
+                one, other = (config.get(key, "absent") for config in (sent, served))
+                yield from _differences(one, other, known.get(key), f"{name}.{key}".lstrip("."))
+    elif isinstance(sent, list) and isinstance(served, list) and len(sent) == len(served):
+        for at, (one, other) in enumerate(zip(sent, served, strict=True)):
+            yield from _differences(one, other, None, f"{name}.{at}")
+    elif sent != served and sent not in ("", [], "KIND_AUTO"):
+        yield f"{name} is {served!s:.60}, not {sent!s:.60}"
+
+
 def datatype_of(tensor: Any) -> str:
     """Return the datatype of an input or output in such a message, by its name in the protocol.
 
@@ -97,7 +146,7 @@ def executed_batch_sizes(config: ServingConfig) -> tuple[int, ...]:
 
 def _protobuf() -> tuple[Any, Any]:
     """Return the ModelConfig message class and the text_format module; both are slow to import."""
-    from google.protobuf import text_format  # type: ignore[import-untyped]
+    from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
     return model_config_pb2.ModelConfig, text_format

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, datatype_of, parse_config_pbtxt
+from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, config_message, datatype_of, parse_config_pbtxt
 from model_repo.repository.own_config import BATCHER, GROUPS, with_counts
 from model_repo.repository.pbtxt_text import added, fields, without_field
 from model_repo.spec import ENSEMBLE, OWN, Engine, EnsembleStep, OwnModel, TensorSpec
@@ -224,11 +224,10 @@ def completed(text: str, loaded: Mapping[str, Any]) -> str:
 
     Fields that are complete stay as they are written. Raises ValueError.
     """
-    from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
+    from google.protobuf import text_format  # type: ignore[import-untyped]
 
-    message, new = parse_own(text), parse_own("")
-    known = {name: loaded[name] for name in _READ if name in loaded}
-    json_format.ParseDict(known, new, ignore_unknown_fields=True)
+    message = parse_own(text)
+    new = config_message({name: loaded[name] for name in _READ if name in loaded})
     written = {field.name for field, _ in message.ListFields()}
     for name in ("input", "output"):
         if _tensors(getattr(message, name)) != _tensors(getattr(new, name)):

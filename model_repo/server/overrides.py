@@ -21,18 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from model_repo.errors import BadServer, ModelLoadFailed, RequestRefused, ServerError, reason_of
-from model_repo.repository.config_pbtxt import render_config_pbtxt
-from model_repo.repository.own_config import BATCHER, GROUPS, WARMUP
-from model_repo.repository.own_model import parse_own
+from model_repo.errors import BadServer, ModelLoadFailed, NotAsSent, RequestRefused, ServerError, reason_of
+from model_repo.repository.config_pbtxt import config_json, config_message, differences, render_config_pbtxt
+from model_repo.repository.own_config import BATCHER, WARMUP
 from model_repo.server import control
 from model_repo.server.hosts import RemoteHost
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import Server
 from model_repo.spec import Endpoint, ServingConfig
-
-CHANGED = ("max_batch_size", GROUPS, BATCHER, WARMUP, "parameters")
-"""The fields in which a configuration of the search may differ from the original."""
 
 MARK = "tritune_run"
 """The parameter that each override has, with digits that name its run: models may take parameters for numbers."""
@@ -73,7 +69,11 @@ class Journal:
         """Return what models have from others; None: nothing. `loaded`: they had the run's, not their own."""
         found = {name: _config_or_none(self.endpoint, name) for name in self.models}
         ours = {name: known[loaded:] for name, known in self.models.items()}
-        return {name: now for name, now in found.items() if not any(_became(one, now) for one in ours[name])}
+        return {
+            name: now
+            for name, now in found.items()
+            if now is None or all(differences(one, now, self.models[name][0]) for one in ours[name])
+        }
 
 
 class OverridingServer(Server):
@@ -104,9 +104,14 @@ class OverridingServer(Server):
             _give(self._journal, wanted, changed, timeout_s=timeout_s or self._options.load_timeout_s)
         except RequestRefused as error:
             raise ModelLoadFailed(config.engine.model_name, reason_of(str(error))) from error
-        for name in names:
-            self._journal.models[name][1:] = [control.model_config(self.endpoint, name)]
+        served = {name: control.model_config(self.endpoint, name) for name in names}
+        for name, now in served.items():
+            if self._mark in str(now.get("parameters")):  # else it is somebody else's
+                self._journal.models[name][1:] = [now]
         self._journal.write()
+        for name, now in served.items():
+            if found := differences(wanted[name], now, self._journal.models[name][0]):
+                raise NotAsSent(name, found)
         self._loaded, self._wanted = config, wanted
 
     def originals(self, names: Sequence[str]) -> dict[str, Config]:
@@ -145,7 +150,7 @@ class OverridingServer(Server):
     def _check_others(self, names: Sequence[str]) -> None:
         """Raise BadServer if an ensemble outside of the run has one of these models: it would stop serving."""
         for other in control.served_models(self.endpoint) - set(names):
-            steps = _message(self._served(other)).ensemble_scheduling.step
+            steps = config_message(self._served(other)).ensemble_scheduling.step
             shared = next((step.model_name for step in steps if step.model_name in names), None)
             if shared is not None:
                 raise BadServer(
@@ -154,14 +159,10 @@ class OverridingServer(Server):
                 )
 
     def _changed(self, model: ServingConfig) -> Config:
-        """Return the original configuration of a model, changed as this one says, and marked."""
-        from google.protobuf import json_format  # type: ignore[import-untyped]
-
-        message = parse_own(render_config_pbtxt(model), CHANGED)
-        mine = json_format.MessageToDict(message, preserving_proto_field_name=True)
+        """Return the configuration to be served, marked; what its text does not have is as in the original."""
+        mine, original = config_json(render_config_pbtxt(model)), self._journal.models[model.engine.model_name][0]
         mine.setdefault("parameters", {})[MARK] = {"string_value": self._mark}
-        original = self._journal.models[model.engine.model_name][0]
-        return {**{name: value for name, value in original.items() if name not in CHANGED}, **mine}
+        return {**{name: value for name, value in original.items() if name not in (BATCHER, WARMUP)}, **mine}
 
 
 def _config_or_none(endpoint: Endpoint, name: str) -> Config | None:
@@ -182,24 +183,6 @@ def _explained(what: str, fix: str) -> Iterator[None]:
         if error.status in control.FOR_CREDENTIALS:
             raise
         raise BadServer(f"{what}: {reason_of(str(error))}\n{fix}") from error
-
-
-def _message(config: Config) -> Any:
-    from google.protobuf import json_format
-
-    return json_format.ParseDict(config, parse_own(""), ignore_unknown_fields=True)
-
-
-def _became(sent: Config, now: Config | None) -> bool:
-    """True if a server made `now` of what it was sent: it completes instance groups and batchers."""
-    one, other = _message(sent), _message(now or {})
-    for given, group in zip(one.instance_group, other.instance_group, strict=False):
-        for name in ("name", "kind", "count", "gpus"):
-            if not getattr(given, name):
-                group.ClearField(name)
-    if other.HasField(BATCHER) and not one.dynamic_batching.preferred_batch_size:
-        other.dynamic_batching.ClearField("preferred_batch_size")
-    return bool(one == other)
 
 
 def _give(journal: Journal, wanted: dict[str, Config], changed: dict[str, Config], *, timeout_s: float) -> None:

@@ -12,6 +12,7 @@ from model_repo.errors import (
     AFTER_DEATH,
     ModelCrashed,
     ModelLoadFailed,
+    NotAsSent,
     RepositoryWriteFailed,
     RequestRefused,
     ServerDied,
@@ -20,6 +21,7 @@ from model_repo.errors import (
     reason_of,
 )
 from model_repo.native_library import NoBackend, native_library
+from model_repo.repository.config_pbtxt import config_json, differences, render_config_pbtxt
 from model_repo.repository.write import RUNTIME, remove_model, rewrite_config, write_repository
 from model_repo.server import control
 from model_repo.server.hosts import Host, ProcessHost, RemoteHost
@@ -63,20 +65,14 @@ class Server:
         """The model repository it loads from."""
         return self._host.repository
 
-    @property
-    def loaded(self) -> ServingConfig | None:
-        """The loaded configuration; None if nothing is loaded."""
-        return self._loaded
-
     def load(self, config: ServingConfig, *, timeout_s: float | None = None) -> None:
         """Serve this configuration, and nothing else; return when it is ready and warmed up.
 
         A configuration that differs from the loaded one in its instance count alone is updated in place; else the
         loaded model is out of memory before the new one comes in. Triton loads an ensemble's members with it: had
         they been loaded before, it would load them again, as Python adds a file to their folders. `timeout_s` None
-        means the options' time-out.
-        Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,
-        RepositoryWriteFailed.
+        means the options' time-out. Raises ModelLoadFailed (also for a load that hangs: the server is then
+        stopped), ServerDied, RepositoryWriteFailed; NotAsSent for a server that others run.
         """
         changed = self._updated_in_place(config)
         if changed is None:
@@ -98,6 +94,12 @@ class Server:
                     self._drop(config)
                 raise
         self._loaded = config
+        for model in (
+            config.models if self._options.kind == "remote" and not self._options.completes_config else ()
+        ):
+            sent = config_json(render_config_pbtxt(model, runtime=self._options.runtime_or_default))
+            if found := differences(sent, control.model_config(self.endpoint, model.engine.model_name)):
+                raise NotAsSent(model.engine.model_name, found)
 
     def unload(self) -> None:
         """Unload the models, if some are loaded; return when they are out of memory."""

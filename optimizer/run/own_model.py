@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from loadgen.errors import BadInput
 from loadgen.files import sha256_of
 from model_repo.errors import ModelLoadFailed
+from model_repo.repository.own_config import BATCHER, GROUPS
 from model_repo.repository.own_model import (
     CONFIG_FILE,
     backend_of,
@@ -142,10 +143,10 @@ def own_engines(
             opset=None,
             batching=f"{AS_IT_IS} {STOOD_IN}" if stood_in else AS_IT_IS,
         )
-    for words in stood_in:
+    served = (engine, *others, *engine.members)
+    warnings = (words for one in served if one.own for words in _warnings(one.model_name, one.own.text))
+    for words in dict.fromkeys((*stood_in, *warnings)):
         on_event(events.Note(text=words, warning=True))
-    for model, one in found.items():
-        _warn(model, one.text, on_event)
     optional = _optional(found[name].text)
     engines = tuple(_with_shapes(one, config, optional) for one in (engine, *others))
     _check_batch(engine, config)
@@ -261,9 +262,10 @@ def _checksum(folders: Sequence[Path]) -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def _warn(model: str, text: str, on_event: OnEvent) -> None:
-    """Note the fields that are set with which Triton may hold requests back until the next one comes."""
-    batcher = parse_own(text).dynamic_batching
+def _warnings(model: str, text: str) -> Iterator[str]:
+    """Yield a sentence for each field with which Triton may hold requests back, or that does nothing by itself."""
+    message = parse_own(text, (BATCHER, GROUPS, "response_cache"))
+    batcher = message.dynamic_batching
     policy = batcher.default_queue_policy
     found = {
         "max_queue_size": policy.max_queue_size,
@@ -272,8 +274,14 @@ def _warn(model: str, text: str, on_event: OnEvent) -> None:
     }
     for name in filter(found.get, found):
         why = "with it Triton may hold requests back until the next one comes, up to 500 ms"
-        text = f"{model}/{CONFIG_FILE} sets {name}: {why}. It stays; try without it, too."
-        on_event(events.Note(text=text, warning=True))
+        yield f"{model}/{CONFIG_FILE} sets {name}: {why}. It stays; try without it, too."
+    idle = {
+        "response_cache": (message.response_cache.enable, "--cache-config"),
+        "rate_limiter": (any(one.HasField("rate_limiter") for one in message.instance_group), "--rate-limit"),
+    }
+    for name, (given, option) in idle.items():
+        if given:
+            yield f"{model} sets {name}: it does nothing on a server without {option}, such as those of ours."
 
 
 def _optional(text: str) -> frozenset[str]:

@@ -47,7 +47,8 @@ class RunEvidence:
 
     `contention` is the CPU contention during all load of the run. Its time budget was `budget_s`; preparation took
     `prepared_s` of it, the search after that `searched_s`. `pauses` explain the slowest requests, if they do.
-    `lost` is the lowest rate at which more answers were lost than may be late, and their number.
+    `lost` is the lowest rate at which more answers were lost than may be late, and their number. `restarts`: we
+    restart the server; False: others run it.
     """
 
     slo: Slo
@@ -62,6 +63,7 @@ class RunEvidence:
     searched_s: float = 0.0
     pauses: Pauses | None = None
     lost: tuple[float, int] | None = None
+    restarts: bool = True
 
     @property
     def mark(self) -> str | None:
@@ -116,7 +118,8 @@ def _certified(run: RunEvidence) -> Conclusion | None:
         return None
     met = f"{format_rate(certificate.rate_per_s)} requests/s met {run.slo.text}"
     if certificate.certifies(run.slo.confidence):
-        return Conclusion("certified", f"{met} twice, the second time on a restarted server.", "")
+        where = "the second time on a restarted server" if run.restarts else "both times on the same server"
+        return Conclusion("certified", f"{met} twice, {where}.", "")
     again = [one for one in run.confirmations if one.again and one.trial == run.winner.number]
     again = [] if certificate.confirmed_again else again
     seen = [next(iter(one.problems), f"{one.late} at {format_rate(one.rate_per_s)}/s") for one in again[-1:]]

@@ -37,7 +37,7 @@ Step = Literal["trial", "confirmation", "second confirmation"]
 Decided = Literal["met", "violated", "inconclusive", "not trusted"]
 
 FOLLOWED: dict[Decided, str] = {
-    "met": "certified on this server",
+    "met": "it counts",
     "violated": "only lower rates follow",
     "inconclusive": "given up: the time would not decide it",
     "not trusted": "it does not count",
@@ -196,8 +196,8 @@ def _why_not_more(found: RecommendationRecord, steps: Iterable[RateStep]) -> Ite
     certificate, number = found.winner.certificate, found.winner.number
     assert certificate is not None
     rate_per_s = certificate.rate_per_s
-    servers = "two servers" if certificate.confirmed_again else "one server"
-    yield f"{format_rate(rate_per_s)}/s is certified for trial {number}: {servers} met it."
+    times = "twice" if certificate.confirmed_again else "once"
+    yield f"{format_rate(rate_per_s)}/s of trial {number} was met {times}."
     own = [one for one in steps if one.trial == number and one.step != "trial"]
     met_per_s = max((one.rate_per_s for one in own if one.decided == "met"), default=rate_per_s)
     if met_per_s > 1.001 * rate_per_s:

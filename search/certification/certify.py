@@ -34,12 +34,12 @@ COMPARED = 2
 
 
 class Caveat(StrEnum):
-    """Why a rate is confirmed on one server only."""
+    """Why a rate is confirmed once only."""
 
     STOPPED = "the run was stopped before it could be confirmed again"
-    NO_TIME = "there was no time to confirm it again on a restarted server"
+    NO_TIME = "there was no time to confirm it again"
     SERVER_FAILED = "the server failed while it was confirmed again"
-    NOT_AGAIN = "the SLO was not met again on a restarted server"
+    NOT_AGAIN = "the SLO was not met again"
     NOT_TRUSTED = "the second confirmation was unreliable: the client was too slow"
 
 

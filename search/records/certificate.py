@@ -35,9 +35,9 @@ class CertificateRecord(Record):
 
     `latency_low_ms` and `latency_high_ms` bound the latency at each limit's quantile with the tests' confidence,
     corrected for the dependence between successive requests. With several limits, all bounds hold together with
-    that confidence. `runs` counts the load runs, each with its own seed; with two `servers`, one was restarted.
-    Requests, violations and seconds are sums over the runs, latencies are the worse of the servers', and
-    `confidence` is that of the servers together: both would have to be wrong (ADR 7).
+    that confidence. `runs` counts the load runs, each with its own seed; with two `servers`, one was restarted
+    (if others run it: both are the same). Requests, violations and seconds are sums over the runs, latencies the
+    worse of both, and `confidence` is that of both together: both would have to be wrong (ADR 7).
     """
 
     rate_per_s: Rate
@@ -49,7 +49,9 @@ class CertificateRecord(Record):
     seconds: float = Field(ge=0)
     runs: int = Field(ge=0)
     servers: int = Field(
-        default=0, ge=0, description="Servers that the runs were sent to: 2 with a restart. 0: earlier versions."
+        default=0,
+        ge=0,
+        description="2: met twice, the second time on a restarted one if ours. 0: earlier versions.",
     )
     unseen_every_s: float | None = Field(
         default=None,
@@ -76,7 +78,7 @@ class CertificateRecord(Record):
 
     @property
     def confirmed_again(self) -> bool:
-        """True if the SLO was met a second time, on a restarted server; otherwise the certificate has a caveat."""
+        """True if the SLO was met a second time; otherwise the certificate has a caveat."""
         return self.servers > 1 or (self.servers == 0 and self.runs > 1)
 
     def certifies(self, confidence: float) -> bool:

@@ -51,7 +51,7 @@ class ConfirmationRecord(Record):
 
     schema_version: Literal[2] = 2
     trial: int
-    again: bool = Field(description="True for a second confirmation, on a restarted server.")
+    again: bool = Field(description="True for a second confirmation; on a restarted server if we run it.")
     rate_per_s: float
     met: bool
     answer: str = Field(description="met, violated or inconclusive; with problems, the client may be why.")

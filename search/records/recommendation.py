@@ -231,8 +231,8 @@ class OutcomeRecord(Record):
     tritune_version: Version
     created_at: str = Field(description="ISO 8601, UTC.")
     status: Status = Field(
-        description="certified: confirmed twice, the second time on a restarted server. provisional: once, or "
-        "with too low a confidence. Else how the last process ended, which may keep what was found before.",
+        description="certified: confirmed twice, the second time on a restarted server if ours. provisional: "
+        "once, or with too low a confidence. Else how the last process ended, which may keep earlier results.",
     )
     exit_code: int = Field(default=0, ge=0, le=255, description="Of the process.")
     status_reason: str = Field(default="", description="The reason for the status, in a sentence.")

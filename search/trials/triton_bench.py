@@ -12,6 +12,7 @@ from typing import Any
 
 from loadgen.errors import EnvironmentFailed, LoadError
 from loadgen.measurement.cpu_contention import NeighbourSampler, counters_of_family
+from loadgen.measurement.result import by_the_cache
 from loadgen.measurement.send_lag import stop_when_late
 from loadgen.measurement.server_stats import (
     BatchTimings,
@@ -125,7 +126,7 @@ class TritonBench:
         if cold:
             # What is executed for the first time says nothing about the configuration; the second time it is warm.
             log.info("measured again: %s", cold)
-            run = self._run(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
+            run, _ = self._run_with_members(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
         self._last = measurement_to_record(
             run.measurement, rate_per_s, rows_per_request=self.workload.rows_per_request
         )
@@ -163,7 +164,11 @@ class TritonBench:
         before = self._member_statistics()
         run = self._run(plan, payload, **limits)
         after = self._member_statistics()
-        return run, {name: timings_between(before[name], after[name]) for name in before}
+        members = {name: timings_between(before[name], after[name]) for name in before}
+        for timings in (run.measurement.server, *members.values()):
+            for text in by_the_cache(timings):
+                raise EnvironmentFailed(f"{text}.", "Or serve the model without response_cache.")
+        return run, members
 
     def _member_statistics(self) -> dict[str, dict[str, Any] | None]:
         assert self._config is not None

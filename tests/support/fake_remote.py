@@ -32,11 +32,15 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Remote:
-    """`refuses` says why a load of a model with a configuration fails; None: it does not."""
+    """`refuses` says why a load of a model with a configuration fails; None: it does not.
+
+    `takes` returns what is loaded in place of what was sent.
+    """
 
     endpoint: Endpoint
     models: dict[str, dict[str, Any]]
     refuses: Callable[[str, dict[str, Any]], str | None] = lambda *_: None
+    takes: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def counts(self) -> dict[str, int]:
         groups = {name: config["instance_group"] for name, config in self.models.items()}
@@ -53,7 +57,7 @@ class Remote:
             name, config = parts[2], json.loads(json.loads(body)["parameters"]["config"])
             reason = self.refuses(name, config)
             if reason is None:
-                self.models[name] = completed(config)
+                self.models[name] = completed(self.takes(config))
             return (200, b"") if reason is None else (400, json.dumps({"error": reason}).encode())
         if path == "/v2/health/live":
             return 200, b""

@@ -50,14 +50,15 @@ def tritonserver_on_path(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def open_server(folder: Path) -> Iterator[tuple[Endpoint, Path]]:
+def open_server(folder: Path, *, completes_config: bool = False) -> Iterator[tuple[Endpoint, Path]]:
     """Start a server as users may: its HTTP port takes control requests from every client."""
 
     def open_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
         launch = launchers.embedded_launch(options, endpoint, folder, token)
         return replace(launch, command=tuple(word for word in launch.command if "-restricted-" not in word))
 
-    host = ProcessHost(ServerOptions(run_dir=folder, exit_grace_s=0.1), open_launch)
+    options = ServerOptions(run_dir=folder, exit_grace_s=0.1, completes_config=completes_config)
+    host = ProcessHost(options, open_launch)
     try:
         yield replace(host.endpoint, control_folder=None), host.repository
     finally:

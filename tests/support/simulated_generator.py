@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.measurement.request_log import ClientUse, RequestLog
 from loadgen.measurement.result import measurement_of
+from loadgen.measurement.server_stats import ServerTimings
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
@@ -27,7 +28,8 @@ class SimulatedGenerator:
     """Serves one request after the other, each for `service_ms` (first come, first served), then `delay_ms` more.
 
     `failing` is the share of requests that fail with http 503, `send_lag_ms` the send lag of every request.
-    A request after 200 ms of silence takes `idle_ms` more. `in_front`: see `Measurement`. The first `cold_runs`
+    A request after 200 ms of silence takes `idle_ms` more. `in_front` and `server`: see `Measurement`.
+    The first `cold_runs`
     with a limit meet first executions: each of their requests takes 300 ms more.
     The server answers no question before the runs numbered in `unanswered`.
     `plans` records the requested plans. A model named `absent` is refused.
@@ -40,6 +42,7 @@ class SimulatedGenerator:
     send_lag_ms: float = 0.0
     cold_runs: int = 0
     in_front: tuple[str, ...] = ()
+    server: ServerTimings | None = None
     unanswered: range = range(0)
     plans: list[LoadPlan | ClosedLoopPlan] = field(default_factory=list)
 
@@ -77,6 +80,7 @@ class SimulatedGenerator:
             error_example=f"http 503: you sent {dict(target.headers)}" if self.failing else None,
             stopped=stopped,
             in_front=self.in_front,
+            server=self.server,
         )
         measurement = replace(measurement, cold="new shapes" if cold else "")
         return LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)

@@ -17,7 +17,8 @@ from own_repositories import ensemble
 from server_kinds import open_server
 
 from loadgen.spec.limits import LatencyLimit
-from model_repo.errors import ModelLoadFailed, ServerError
+from model_repo.errors import ModelLoadFailed, NotAsSent, ServerError
+from model_repo.repository.own_config import with_value
 from model_repo.server import control
 from model_repo.server.options import ServerOptions
 from model_repo.server.overrides import ServerInUse, overriding, restore_all
@@ -181,6 +182,34 @@ def test_a_model_that_fails_leaves_the_others_to_the_next_configuration(start: A
         server.load(as_it_is)
         assert theirs.counts() == [2, 2]
     assert not problems
+    assert theirs.configs() == before
+
+
+def test_a_field_that_varies_arrives_and_what_a_model_sets_itself_fails_by_name(tmp_path: Path) -> None:
+    with open_server(tmp_path / "theirs", completes_config=True) as (endpoint, repository):
+        ensemble(repository)
+        control.load_model(endpoint, "pair", timeout_s=60.0)
+        _vary(Theirs(endpoint, repository, tmp_path))
+
+
+def _vary(theirs: Theirs) -> None:
+    before = theirs.configs()
+    as_it_is = theirs.read()
+    first, second = as_it_is.members
+    own = second.engine.own
+    assert own is not None
+    with overriding(theirs.options) as server:
+        for level in (1, 0):
+            text = with_value(own.text, "optimization.graph.level", str(level))
+            members = (first.engine, replace(second.engine, own=replace(own, text=text)))
+            engine = replace(as_it_is.engine, members=members)
+            server.load(replace(as_it_is, engine=engine, members=(first, replace(second, engine=members[1]))))
+            assert theirs.configs()["second"]["optimization"]["graph"] == {"level": level}
+        for change in ({"dynamic_batching": False}, {"max_batch_size": 2}):  # its code sets both
+            changed = replace(second, preferred_batch_sizes=(), **change)
+            with pytest.raises(NotAsSent, match=f"second .*{min(change)}"):
+                server.load(replace(as_it_is, members=(first, changed)))
+        server.load(as_it_is)
     assert theirs.configs() == before
 
 

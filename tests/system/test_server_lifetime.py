@@ -21,7 +21,7 @@ from waiting import wait_until
 from model_repo.errors import ModelCrashed, ModelLoadFailed, PortInUse, ServerDied
 from model_repo.repository import write
 from model_repo.repository.write import write_final_repository
-from model_repo.server.control import is_live, load_model
+from model_repo.server.control import is_live, load_model, served_models
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import Server, serve
 from model_repo.spec import ServingConfig
@@ -165,7 +165,7 @@ def test_an_interrupted_load_leaves_no_server_in_between(tmp_path: Path) -> None
             signal.signal(signal.SIGALRM, handler)
         if not server.alive():
             server.restart()
-        assert server.loaded is None
+        assert not served_models(server.endpoint)
         server.load(config)
         server.check()
 

@@ -45,6 +45,20 @@ def found(space: SearchSpace, folder: Path, bench: SimulatedBench, **changes: An
     return find_best(SearchRequest(**{**known, **changes}), once(), budget=budget, on_event=seen.append)
 
 
+class TheirBench(SimulatedBench):
+    """On a server that others run."""
+
+    def replica_start_s(self, config: object) -> float | None:
+        return None
+
+
+@pytest.mark.parametrize("bench", [ServedBench, TheirBench])
+def test_only_a_server_that_was_restarted_is_called_that(space: SearchSpace, tmp_path: Path, bench: Any) -> None:
+    result = found(space, tmp_path, bench())
+    assert result.conclusion.status == "certified"
+    assert ("restarted" in result.conclusion.reason) == (bench is ServedBench)
+
+
 def test_the_result_has_all_that_a_recommendation_needs(space: SearchSpace, tmp_path: Path) -> None:
     bench, seen = ServedBench(), list[events.Event]()
     result = found(space, tmp_path, bench, rate_to_serve_per_s=5000.0, seen=seen)

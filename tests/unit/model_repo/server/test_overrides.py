@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from fake_remote import Remote, fake_remote, own
 from own_repositories import PYTHON, python_model
 
-from model_repo.errors import BadServer, ServerError
+from model_repo.errors import BadServer, NotAsSent, ServerError
 from model_repo.repository.own_model import own_engine, with_members
 from model_repo.server.options import ServerOptions
 from model_repo.server.overrides import MARK, ServerInUse, overriding, restore_all
@@ -98,6 +99,47 @@ def test_each_override_is_marked_and_the_own_configurations_come_back(remote: Re
     assert not problems
     assert remote.models == before
     assert not journals(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("level", "change", "field"),
+    [
+        (1, {}, None),
+        (1, {"optimization": {"graph": {"level": 1}, "input_pinned_memory": {"enable": True}}}, "input_pinned"),
+        (1, {"optimization": {}}, "optimization.graph is absent"),
+        (0, {"optimization": {"graph": {"level": 1}}}, "optimization.graph.level is 1, not 0"),
+        (0, {"dynamic_batching": {"max_queue_delay_microseconds": 7}}, "max_queue_delay_microseconds is 7, not 0"),
+        (0, {"instance_group": BY_HAND}, "instance_group"),
+        (0, {"response_cache": {"enable": True}}, "response_cache"),
+        (0, {"max_batch_size": 4}, "max_batch_size is 4, not 8"),
+        (0, {"parameters": {}}, "parameters.factor is absent"),
+    ],
+    ids=str,
+)
+def test_a_field_that_does_not_arrive_fails_the_load_by_name(
+    remote: Remote, tmp_path: Path, level: int, change: dict[str, Any], field: str | None
+) -> None:
+    before, problems = dict(remote.models), list[str]()
+    whole = config(tmp_path, 3)
+    assert whole.engine.own is not None
+    text = f"{whole.engine.own.text}optimization {{ graph {{ level: {level} }} }}\n"
+    varied = replace(whole, engine=replace(whole.engine, own=replace(whole.engine.own, text=text)))
+    with overriding(options(remote, tmp_path), problems.append) as server:
+        server.load(config(tmp_path, 2))
+        marks = remote.models["second"]["parameters"]
+        kept = {"parameters": {MARK: marks[MARK]}} if "parameters" in change else change
+        remote.takes = lambda sent: {**sent, **(kept if sent["name"] == "second" else {})}
+        with nullcontext() if field is None else pytest.raises(NotAsSent, match=field) as failed:
+            server.load(varied)
+        if field is None:
+            assert remote.models["second"]["optimization"] == {"graph": {"level": level}}
+        else:
+            assert len(str(failed.value).splitlines()) == 2
+        remote.takes = dict
+        server.load(config(tmp_path, 2))  # what it made of the other is not taken for somebody else's
+        assert set(remote.counts().values()) == {2}
+    assert not problems
+    assert remote.models == before
 
 
 @pytest.mark.parametrize("in_a_load", [False, True])

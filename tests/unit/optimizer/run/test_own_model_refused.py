@@ -112,6 +112,25 @@ def test_a_field_that_makes_triton_wait_is_noted(tmp_path: Path, field: str) -> 
     assert [note.warning for note in seen] == [True]
 
 
+@pytest.mark.parametrize(
+    ("text", "vary", "notes"),
+    [
+        (PYTHON + "response_cache { enable: true }\n", (), ["--cache-config"]),
+        (PYTHON + "response_cache { enable: false }\n", (), []),
+        (PYTHON, (("response_cache.enable", ("false", "true")),), ["--cache-config"]),
+        (PYTHON.replace('"batch"', '"batch" rate_limiter { priority: 2 }'), (), ["--rate-limit"]),
+    ],
+)
+def test_a_field_that_does_nothing_without_an_option_of_the_server_is_noted_once(
+    tmp_path: Path, text: str, vary: Any, notes: list[str]
+) -> None:
+    python_model(tmp_path / "repository", config=text)
+    seen: list[Any] = []
+    engines_of(own_config(tmp_path, vary=vary), on_event=seen.append)
+    assert len(seen) == len(notes)
+    assert all(option in note.text for option, note in zip(notes, seen, strict=True))
+
+
 def test_a_read_only_repository_is_read(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
     may_not_write(tmp_path / "repository")

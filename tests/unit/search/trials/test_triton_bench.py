@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from threading import Condition
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from simulated_generator import SimulatedGenerator
 from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Strange, document, grpc_answer, http_answer, serving
 
 from loadgen.errors import EnvironmentFailed
+from loadgen.measurement.server_stats import counters_of, timings_between
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import Payload
 from loadgen.status import CLIENT_LIMIT, TIMED_OUT
@@ -266,17 +268,46 @@ def test_a_model_that_does_not_load_fails_its_trial_however_often() -> None:
             bench.load(CONFIG)
 
 
+@pytest.mark.parametrize("of_the_model", [True, False])
+def test_load_that_the_response_cache_answered_is_refused(of_the_model: bool) -> None:
+    counts = count(1)
+
+    def hits() -> dict[str, Any]:
+        """Return the statistics of one more answer of the cache than at the question before."""
+        counter = {"count": next(counts), "ns": 1}
+        return {"model_stats": [{"version": "1", "inference_stats": {"success": counter, "cache_hit": counter}}]}
+
+    def grown(connection: Any) -> None:
+        connection.sendall(document(hits()))
+
+    timings = timings_between(counters_of(hits()), counters_of(hits()))
+    member = replace(CONFIG, engine=replace(CONFIG.engine, model_name="a"))
+    whole = replace(CONFIG, engine=replace(CONFIG.engine, members=(member.engine,)), members=(member,))
+    with serving(Strange(name="s", answers={"stats": grown})) as url:
+        server: Any = Counted()
+        server.endpoint = SimpleNamespace(
+            host="127.0.0.1", url=lambda protocol: url, metrics_port=None, headers=lambda protocol: ()
+        )
+        bench = bench_on(server)
+        bench._generator = SimulatedGenerator(service_ms=1.0, server=timings if of_the_model else None)  # type: ignore[assignment]
+        bench.load(CONFIG if of_the_model else whole)
+        for send in (lambda: bench.saturate(2, 0.1, seed=1), lambda: bench.measure(20.0, 1.0, seed=1)):
+            with pytest.raises(EnvironmentFailed, match="cache answered 100%") as refused:
+                send()
+            assert refused.value.fix
+
+
 def test_a_closed_loop_has_the_batches_of_each_member() -> None:
     asked: list[int] = []
 
     def grown(connection: Any) -> None:
         """Answer with a batch of 4 rows more, 8 ms each, than at the question before."""
         asked.append(len(asked))
-        count = len(asked)
-        stage = {"count": count, "ns": 8_000_000 * count}
+        times = len(asked)
+        stage = {"count": times, "ns": 8_000_000 * times}
         batch = {"batch_size": 4, "compute_infer": stage, "compute_input": {}, "compute_output": {}}
-        stages = {"success": {"count": count, "ns": 1}}
-        counters = {"version": "1", "inference_count": 4 * count, "execution_count": count}
+        stages = {"success": {"count": times, "ns": 1}}
+        counters = {"version": "1", "inference_count": 4 * times, "execution_count": times}
         connection.sendall(
             document({"model_stats": [{**counters, "inference_stats": stages, "batch_stats": [batch]}]})
         )
