@@ -36,7 +36,15 @@ from optimizer.run.own_copies import (
     own_text,
     usable,
 )
-from optimizer.run.variants import STOOD_IN, check_vary, stand_in_notes, usable_on_embedded, variants
+from optimizer.run.variants import (
+    STOOD_IN,
+    check_embedded,
+    check_vary,
+    completed_from_file,
+    stand_in_notes,
+    variants,
+    without_gpu,
+)
 from optimizer.space_options import numbers_text
 from search.choices import LARGEST_BATCH
 from search.records.recommendation import ModelRecord
@@ -116,7 +124,7 @@ def own_engines(
     """
     assert config.repository is not None
     root, name, dry = config.repository, label_of(config.model), ask is None
-    found = _read(config, None if dry else work_dir, on_gpu=on_gpu)
+    found = _read(config, None if dry else work_dir, on_gpu=on_gpu, on_event=on_event)
     stood_in = (
         stand_in_notes((one.folder, one.text) for one in found.values()) if config.server == "embedded" else []
     )
@@ -161,7 +169,7 @@ class _Read:
     why: str | None
 
 
-def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool) -> dict[str, _Read]:
+def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool, on_event: OnEvent) -> dict[str, _Read]:
     """Return the model and its members by name, in this order; of copies in `work_dir`, if there is one.
 
     Those of --with-model are members, too: the models that are served with it.
@@ -179,8 +187,13 @@ def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool) -> dic
             check_kind(model, text, why=why)
             if backend_of(folder, text) in (*_IN_PYTHON, *_STOOD_IN.get(config.server, ())):
                 check_words(model, text)
+            vary = config.vary if why is None else ()
             if config.server == "embedded":
-                text = usable_on_embedded(folder, text, vary=config.vary if why is None else (), on_gpu=on_gpu)
+                check_embedded(folder, text, vary)
+            if not on_gpu and config.server != "remote":
+                text = without_gpu(model, text, vary, on_event, why=why)
+            if config.server == "embedded":
+                text = completed_from_file(folder, text, on_gpu=on_gpu)
             if work_dir is None:
                 check_counts(text)
             else:

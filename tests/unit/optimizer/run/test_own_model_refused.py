@@ -96,6 +96,31 @@ def test_batches_that_the_model_does_not_take_are_refused(tmp_path: Path) -> Non
     assert "--max-batch-size" in refused(own_config(tmp_path, max_batch_sizes=(4,))).what
 
 
+ON_GPU = PYTHON.replace("KIND_CPU }", "KIND_GPU gpus: 0 }", 1)
+
+
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_model_for_a_gpu_is_refused_without_one_unless_vary_has_another_kind(tmp_path: Path, ask: Any) -> None:
+    python_model(tmp_path / "repository", config=ON_GPU)
+    config, path = own_config(tmp_path), "instance_group.0.kind"
+    flag = f"--vary {path}=KIND_CPU"
+    assert flag in refused(config, ask).fix
+    assert flag in refused(replace(config, vary=(("instance_group.1.kind", ("KIND_CPU",)),)), ask).fix
+    for values, count in ((("KIND_CPU",), 1), (("KIND_GPU", "KIND_CPU"), 2)):
+        seen: list[Any] = []
+        engines = engines_of(replace(config, vary=((path, values),)), ask, seen.append)
+        assert [engine.own.text for engine in engines[:1] if engine.own] == [
+            PYTHON.replace("KIND_CPU }", "KIND_CPU  }", 1)
+        ]
+        assert (len(engines), [note.warning for note in seen]) == (count, [True])
+    assert len(engines_of(config, ask, on_gpu=True)) == 1
+    for server in ("embedded", "docker"):
+        python_model(tmp_path / "repository", "other")
+        member = own_config(tmp_path, "other", calls=("scorer",), server=server)
+        assert "--vary" not in refused(member, ask).fix
+    engines_of(own_config(tmp_path, server="remote"), ask)  # which may have one
+
+
 def test_more_variants_than_can_be_measured_are_refused(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
     vary = (("parameters.a", ("1", "2", "3", "4")), ("parameters.b", ("1", "2", "3", "4")))
