@@ -89,7 +89,8 @@ class OptimizeConfig:
         show=lambda vary: [f"{key}={','.join(values)}" for key, values in vary],
     )
     calls: tuple[str, ...] | None = NAMES(
-        "With --repository: the models that a Python model calls (BLS), which are tuned with it."
+        "With --repository: the models that a Python model, or one in an ensemble, calls (BLS), which are tuned "
+        "with it."
     )
     tune: tuple[str, ...] | None = NAMES(
         "With --repository: members of an ensemble, or models of --calls or --with-model, to tune; the others "

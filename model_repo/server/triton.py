@@ -73,16 +73,17 @@ class Server:
         """Serve this configuration, and nothing else; return when it is ready and warmed up.
 
         A configuration that differs from the loaded one in its instance count alone is updated in place; else the
-        loaded model is out of memory before the new one comes in. Triton loads an ensemble's members with it: had
-        they been loaded before, it would load them again, as Python adds a file to their folders. `timeout_s` None
-        means the options' time-out.
+        loaded model is out of memory before the new one comes in. Triton loads those of an ensemble's steps with it:
+        had they been loaded before, it would load them again, as Python adds a file to their folders. `timeout_s`
+        None means the options' time-out.
         Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,
         RepositoryWriteFailed.
         """
         changed = self._updated_in_place(config)
         if changed is None:
             self.unload()
-            changed = (config,) if config.engine.is_ensemble else config.models
+            steps = {step.model for step in config.engine.steps}
+            changed = tuple(model for model in config.models if model.engine.model_name not in steps)
             for model in config.models:
                 self._claim(model.engine)
             write_repository(self.repository, config, runtime=self._options.runtime_or_default)

@@ -207,10 +207,8 @@ def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool, on_eve
 
 def _called(config: OptimizeConfig, name: str, text: str) -> tuple[str, ...]:
     """Return the names of a model's members. Raises ValueError, and BadInput for names that cannot be."""
-    steps = tuple(dict.fromkeys(step.model for step in ensemble_steps(parse_own(text))))
-    if steps and config.calls:
-        raise BadInput(f"--calls: {name} is an ensemble, which names its members itself.", "Leave --calls out.")
-    called = steps or config.calls or ()
+    steps = [step.model for step in ensemble_steps(parse_own(text))]
+    called = tuple(dict.fromkeys([*steps, *(config.calls or ())]))
     if steps and config.with_models:
         raise BadInput(
             f"--with-model: {name} is an ensemble, which is tuned without other models.",
