@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from model_repo.repository.own_config import render_own_config
@@ -9,6 +10,9 @@ from model_repo.spec import Runtime, ServingConfig, TensorSpec
 
 NATIVE_BACKENDS = {"onnxruntime": ("onnxruntime", "onnxruntime_onnx"), "tensorrt": ("tensorrt", "tensorrt_plan")}
 """Engine backend -> Triton's (`backend`, `platform`) in NVIDIA's container. TensorRT-RTX has none there."""
+
+
+_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
 
 
 def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -> str:
@@ -51,7 +55,12 @@ def parse_config_pbtxt(text: str, *, allow_unknown_fields: bool = False) -> Any:
     try:
         return text_format.Parse(text, new_message(), allow_unknown_field=allow_unknown_fields)
     except text_format.ParseError as error:
-        raise ValueError(f"This is not a config.pbtxt: {error}") from error
+        what = f"This is not a config.pbtxt: {str(error).rstrip('.')}"
+        if wrong := _VALUE.search(what):
+            names = new_message.DESCRIPTOR.file.pool.FindEnumTypeByName(wrong[1]).values_by_name
+            meant = [name for name in names if f"_{name}".endswith(f"_{wrong[2].upper()}")]
+            what += f" (Triton has {', '.join(meant or names)})"
+        raise ValueError(what) from error
     except RecursionError as error:
         raise ValueError("This is not a config.pbtxt: its brackets are nested too deeply") from error
 
