@@ -73,7 +73,7 @@ class Server:
         """Serve this configuration, and nothing else; return when it is ready and warmed up.
 
         A configuration that differs from the loaded one in its instance count alone is updated in place; else the
-        loaded model is out of memory before the new one comes in. Triton loads those of an ensemble's steps with it:
+        loaded model is out of memory before the new one comes in. Triton loads the steps of an ensemble with it:
         had they been loaded before, it would load them again, as Python adds a file to their folders. `timeout_s`
         None means the options' time-out.
         Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,

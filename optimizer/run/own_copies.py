@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,6 +63,12 @@ def kept_copy(theirs: Path, work_dir: Path) -> Path:
         with explained():
             keep_own(theirs, folder)
     return folder
+
+
+def named_beside(root: Path, reason: str, copied: Collection[str]) -> str:
+    """Return what is in the repository, is named by the reason why a model does not load, and was not copied."""
+    there = sorted(path for path in root.iterdir() if path.name not in copied)
+    return ", ".join(path.name for path in there if re.search(rf"\b{re.escape(path.stem)}\b", reason))
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from optimizer.run.own_copies import (
     check_words,
     kept_copy,
     model_folder,
+    named_beside,
     own_text,
     usable,
 )
@@ -259,8 +260,11 @@ def _asked(ask: AskServer, found: Mapping[str, _Read], config: OptimizeConfig) -
         # Triton does not tell its clients what is wrong with a configuration.
         logged = _POLLED.findall(error.log_tail) if "failed to poll" in error.reason else ()
         reason = next(iter(logged), error.reason).rstrip(".")
-        log = config.output / "server.log"
-        raise BadInput(f"{error.model_name} does not load: {reason}.", f"{log} has the details.") from error
+        fix = f"{config.output / 'server.log'} has the details."
+        assert config.repository is not None
+        if beside := named_beside(config.repository, reason, found):
+            fix = f"The run copies the model's folder alone: put {beside}, or a link to it, in there. {fix}"
+        raise BadInput(f"{error.model_name} does not load: {reason}.", fix) from error
 
 
 def _checksum(folders: Sequence[Path]) -> str:

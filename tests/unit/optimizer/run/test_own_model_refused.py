@@ -71,6 +71,43 @@ def test_a_text_that_is_no_configuration_is_named_by_its_line(tmp_path: Path) ->
     assert "UTF-8" in refused(own_config(tmp_path)).what
 
 
+@pytest.mark.parametrize("written_as", ["fp32", "TYPE_fp32", "FLOAT"])
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_value_that_triton_writes_in_another_way_is_answered_with_its_spelling(
+    tmp_path: Path, written_as: str, ask: Any
+) -> None:
+    python_model(tmp_path / "repository", config=PYTHON.replace("TYPE_FP32", written_as))
+    error = refused(own_config(tmp_path), ask)
+    assert "TYPE_FP32" in error.what
+    assert written_as in error.what
+    assert ("TYPE_INT64" in error.what) == (written_as == "FLOAT")
+
+
+@pytest.mark.parametrize(
+    ("reason", "named"),
+    [
+        ("FileNotFoundError: No such file or directory: '/run/repository/labels.txt'", "labels.txt"),
+        ("ModuleNotFoundError: No module named 'common'", "common"),
+        ("no license for scorer", ""),
+    ],
+)
+def test_what_lies_beside_the_model_and_is_missing_in_the_copy_is_named(
+    tmp_path: Path, reason: str, named: str
+) -> None:
+    python_model(tmp_path / "repository")
+    (tmp_path / "repository" / "labels.txt").touch()
+    (tmp_path / "repository" / "common").mkdir()
+
+    def fails(engine: Any) -> Any:
+        raise ModelLoadFailed(engine.model_name, reason)
+
+    fix = refused(own_config(tmp_path), fails).fix
+    assert [name for name in ("labels.txt", "common", "scorer") if name in fix.partition(" /")[0]] == [
+        *filter(None, [named])
+    ]
+    assert "server.log" in fix
+
+
 def test_an_incomplete_configuration_needs_a_server(tmp_path: Path) -> None:
     python_model(tmp_path / "repository", config=None)
     assert "--dry-run" in refused(own_config(tmp_path), None).fix
