@@ -24,6 +24,7 @@ from model_repo.repository.pbtxt_text import bodies
 from model_repo.server.python_home import misread_numpy
 from model_repo.spec import ENSEMBLE, Engine
 from optimizer.child import call_limited, graph_limits
+from optimizer.config import OptimizeConfig
 from optimizer.model.files import size_of
 from optimizer.model.onnx_model import ModelTensor, read_model
 from optimizer.run.start_from import THREADS_KEY
@@ -36,11 +37,26 @@ MAX_BATCH_SIZE, CPU_COUNT = 4, 2
 """Triton's own maximum batch size, and its number of instances of an ONNX model in a group on the CPU."""
 
 
-def check_embedded(folder: Path, text: str, vary: Vary) -> None:
-    """Raise BadInput for a backend that the embedded server lacks, or does not run as it should.
+def usable_text(
+    config: OptimizeConfig, folder: Path, text: str, on_event: OnEvent, *, why: str | None, on_gpu: bool
+) -> str:
+    """Return the text of a model for the run's server; for the embedded one an ONNX model's is completed.
 
-    Also for what its ONNX Runtime does not read of `vary`.
+    `why`: see `model_folder`. Raises BadInput for what that server cannot serve, and for a file that is no usable
+    ONNX model; OSError, and ValueError for a configuration that does not fit the file.
     """
+    vary = config.vary if why is None else ()
+    if config.server == "embedded":
+        _check_embedded(folder, text, vary)
+    if not on_gpu and config.server != "remote":
+        text = _without_gpu(folder.name, text, vary, on_event, why=why)
+    if config.server == "embedded" and backend_of(folder, text) == "onnxruntime":
+        return _completed(folder, text, on_gpu=on_gpu)
+    return text
+
+
+def _check_embedded(folder: Path, text: str, vary: Vary) -> None:
+    """Raise BadInput for a backend that the embedded server lacks, and what its ONNX Runtime does not read."""
     backend = backend_of(folder, text)
     for path, _ in vary if backend == "onnxruntime" else ():
         if path.startswith(("optimization.", "parameters.")) and path != f"parameters.{THREADS_KEY}":
@@ -74,14 +90,8 @@ def stand_in_notes(models: Iterable[tuple[Path, str]]) -> list[str]:
     return notes
 
 
-def completed_from_file(folder: Path, text: str, *, on_gpu: bool) -> str:
-    """Return the text of an ONNX model with what Triton and its ONNX Runtime backend add, and that of others.
-
-    The batch is added only with the tensors. Raises BadInput for a file that is no usable ONNX model, OSError, and
-    ValueError for a configuration that does not fit the file.
-    """
-    if backend_of(folder, text) != "onnxruntime":
-        return text
+def _completed(folder: Path, text: str, *, on_gpu: bool) -> str:
+    """Return the text with what Triton and its ONNX Runtime backend add to it; the batch only with the tensors."""
     message, path = parse_own(text), _file(folder, text)
     model = call_limited(partial(read_model, path), model=path, limits=graph_limits(size_of(path)))
     tensors = (*model.all_inputs, *model.all_outputs)
@@ -175,7 +185,7 @@ def variants(engine: Engine, vary: Vary, *, on_gpu: bool) -> Iterator[Engine]:
         yield with_members(found, engine.members)
 
 
-def without_gpu(name: str, text: str, vary: Vary, on_event: OnEvent, *, why: str | None) -> str:
+def _without_gpu(name: str, text: str, vary: Vary, on_event: OnEvent, *, why: str | None) -> str:
     """Return the text of a model, or the first one with values of `vary`, that needs no GPU. Raises BadInput.
 
     `why`: see `model_folder`.

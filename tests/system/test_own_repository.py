@@ -88,6 +88,24 @@ def test_a_model_is_completed_and_served_with_changes(tmp_path: Path, text: str 
     assert fingerprint(tmp_path / "users") == before
 
 
+def test_a_named_configuration_for_a_gpu_is_served_on_the_cpu_if_vary_says_so(tmp_path: Path) -> None:
+    python_model(tmp_path / "users", config=None)
+    given = PYTHON.replace('"2"', '"5"').replace("KIND_CPU }", "KIND_GPU gpus: 0 }", 1)
+    written(tmp_path / "users", "scorer", None, {"configs/h100.pbtxt": given})
+    before = fingerprint(tmp_path / "users")
+    config = config_for(tmp_path, model_config_name="h100")
+    with pytest.raises(BadInput, match="KIND_GPU"):
+        read(config)
+    (engine,) = read(replace(config, vary=(("instance_group.0.kind", ("KIND_CPU",)),)))
+    write_final_repository(tmp_path / "final", default_config(engine))
+    with serve_repository(tmp_path / "final", ServerOptions(run_dir=tmp_path / "run")) as server:
+        (y,) = infer(server.endpoint, "scorer", {"x": np.ones((1, 4), np.float32)}).values()
+        groups = get(server.endpoint, "/v2/models/scorer/config")["instance_group"]
+    np.testing.assert_array_equal(y, np.full((1, 4), 6, np.float32))
+    assert [(group["kind"], group["count"]) for group in groups] == [("KIND_CPU", 1)] * 2
+    assert fingerprint(tmp_path / "users") == before
+
+
 @pytest.mark.parametrize(
     ("more", "code", "reason"),
     [

@@ -23,6 +23,7 @@ REPEATED = {
     "model": "models.small:net",
     "repository": "FOLDER",
     "follow_links": None,
+    "model_config_name": "h100",
     "max_batch_size": "1,8,32",
     "instances": "1:4",
     "threads": "0,2",

@@ -300,6 +300,42 @@ def test_a_name_that_a_shell_would_read_is_refused_of_models_in_python(tmp_path:
     engines_of(own_config(tmp_path, name))  # no shell sees it
 
 
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_configuration_in_the_folder_configs_is_taken_by_its_name(tmp_path: Path, ask: Any) -> None:
+    """As Triton takes it with its option of this name: a model without one of it keeps its config.pbtxt."""
+    for name in ("scorer", "words"):
+        python_model(tmp_path / "repository", name)
+    for name in ("a100", "h100"):
+        named = {f"configs/{name}.pbtxt": f"# {name}\n{PYTHON}"}
+        folder = written(tmp_path / "repository", "scorer", None, named)
+    config, seen = own_config(tmp_path, calls=("words",)), []
+    for name in ("a100", "h100", None):
+        (engine,) = engines_of(replace(config, model_config_name=name), ask)
+        seen += [one.own.text for one in (engine, *engine.members) if one.own]
+    assert seen == [f"# a100\n{PYTHON}", PYTHON, f"# h100\n{PYTHON}", PYTHON, PYTHON, PYTHON]
+    (folder / "config.pbtxt").unlink()
+    for name in (None, "t4", "../configs/a100"):
+        error = refused(replace(config, model_config_name=name), ask)
+        assert "a100, h100" in error.what
+        assert "--model-config-name a100" in error.fix
+    (folder / "configs" / "h100.pbtxt").write_text("backend: 1.5\n")
+    assert "configs/h100.pbtxt" in refused(replace(config, model_config_name="h100"), ask).what
+    (folder / "configs" / "h100.pbtxt").unlink()
+    (folder / "configs" / "h100.pbtxt").symlink_to(Path(__file__))
+    assert "--follow-links" in refused(replace(config, model_config_name="h100"), ask).fix
+
+
+def test_a_name_that_no_configuration_has_is_refused_at_once(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "repository")
+    written(tmp_path / "repository", "scorer", None, {"configs/h100.pbtxt": PYTHON})
+    with pytest.raises(BadInput, match="h100"):
+        from_options(tmp_path, model_config_name="h200")
+    assert from_options(tmp_path, model_config_name="h100").model_config_name == "h100"
+    (folder / "configs" / "h100.pbtxt").rename(folder / "config.pbtxt")
+    with pytest.raises(BadInput, match="h100"):
+        from_options(tmp_path, model_config_name="h100")
+
+
 def not_asked(engine: Any) -> Any:
     raise AssertionError(f"a server was asked for {engine.model_name}")
 
@@ -369,11 +405,11 @@ def test_a_configuration_that_no_server_would_take_is_refused(
 
 def test_a_copy_has_to_fit(tmp_path: Path) -> None:
     folder = python_model(tmp_path / "repository")
-    check_copy(folder, tmp_path / "run" / "scorer")
+    check_copy(folder, tmp_path / "run" / "scorer", folder / "config.pbtxt")
     with (folder / "1" / "large.bin").open("wb") as large:  # it takes no space itself
         large.truncate(shutil.disk_usage(tmp_path).free + 2**35)
     with pytest.raises(BadInput, match="GiB"):
-        check_copy(folder, tmp_path / "run" / "scorer")
+        check_copy(folder, tmp_path / "run" / "scorer", folder / "config.pbtxt")
     for ask in (loaded, None):  # a plan reads no terabytes of nothing
         with pytest.raises(BadInput, match="GiB"):
             engines_of(own_config(tmp_path), ask)
