@@ -127,11 +127,11 @@ class Engine:
     model_name: str
     backend: Backend
     precision: str  # "fp32", "fp16", ...
-    model_file: str
-    files: tuple[tuple[str, Path], ...]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    batched: bool
+    model_file: str = ""
+    files: tuple[tuple[str, Path], ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    batched: bool = False
     device: Literal["cpu", "gpu"] = "cpu"
     alone_ms: tuple[tuple[int, float], ...] = ()
     code: Path | None = None

@@ -54,8 +54,8 @@ def _ensemble(text: str, config: ServingConfig) -> str:
     """Return the text of an ensemble, which may not take more rows than the model of each step."""
     rows = _rows(text)
     steps = {step.model for step in config.engine.steps}
-    members = [member for member in config.members if member.engine.model_name in steps]
-    most = min([rows, *(_rows(render_own_config(member)) for member in members)])
+    members = (_rows(render_own_config(one)) for one in config.members if one.engine.model_name in steps)
+    most = min([rows, *members])
     return text if most == rows else _without_larger_warmups(with_field(text, "max_batch_size", str(most)), most)
 
 

@@ -324,11 +324,8 @@ def check_runs_models(options: ServerOptions) -> None:
         model_name="probe",
         backend="onnxruntime",
         precision="fp32",
-        model_file="",
-        files=(),
         inputs=(tensor,),
         outputs=(tensor,),
-        batched=False,
         code=RUNTIME / "probe_model.py",
     )
     with serve(replace(options, exit_grace_s=0.0)) as server:  # it has nothing to finish; to end takes Triton 2 s

@@ -75,9 +75,9 @@ def check_config_name(root: Path, name: str) -> None:
     """Raise BadInput if no model of the repository has a configuration of this name."""
     known = {path.stem for path in root.glob("*/configs/*.pbtxt")}
     if name not in known:
+        what = f"--model-config-name {name}: no model in {root} has configs/{name}.pbtxt."
         raise BadInput(
-            f"--model-config-name {name}: no model in {root} has configs/{name}.pbtxt.",
-            f"There are {', '.join(sorted(known))}." if known else "Leave it out: none has a folder configs.",
+            what, f"It has {', '.join(sorted(known)) or 'none'}; without this option config.pbtxt is used."
         )
 
 

@@ -131,14 +131,13 @@ def own_engines(
             with usable(one.theirs, dry=False):
                 found[model] = replace(one, text=completed(one.text, loaded[model]))
                 check_kind(model, found[model].text, why=one.why)
-    members = []
-    for model, one in found.items():
-        if one.why is not None:
-            with usable(one.theirs, dry=dry):
-                members.append(replace(own_engine(one.folder, one.text, on_gpu=on_gpu), precision=model))
+    read = []
+    for one in found.values():
+        with usable(one.theirs, dry=dry):
+            read.append(own_engine(one.folder, one.text, on_gpu=on_gpu))
     with usable(found[name].theirs, dry=dry):
-        main = own_engine(found[name].folder, found[name].text, on_gpu=on_gpu)
-        engine = with_members(main, _checked(config, members))
+        members = [replace(one, precision=one.model_name) for one in read[1:]]
+        engine = with_members(read[0], _checked(config, members))
         others = tuple(variants(engine, config.vary, on_gpu=on_gpu))
         record = ModelRecord(
             name=name,

@@ -68,8 +68,7 @@ def _check_embedded(folder: Path, text: str, vary: Vary) -> None:
         )
     if backend not in ("", "onnxruntime", "python", ENSEMBLE) and not any(folder.rglob(f"libtriton_{backend}.so")):
         raise BadInput(
-            f"{folder.name} is for Triton's backend {backend}, and the embedded server has those for Python and "
-            "ONNX.",
+            f"{folder.name} is for Triton's backend {backend}; the embedded server has those for Python and ONNX.",
             _OTHERS,
         )
 
