@@ -34,8 +34,8 @@ def json_object(value: object, what: str) -> Mapping[str, Any]:
 
 
 def json_list(document: Mapping[str, Any], key: str) -> list[Any]:
-    """Return the list under a key, empty without one. Raises Unusable for no list, or over 10,000 entries."""
-    entries = document.get(key, [])
+    """Return the list under a key, empty without one or for null. Raises Unusable, also for over 10,000."""
+    entries = [] if document.get(key) is None else document[key]
     if not isinstance(entries, list) or len(entries) > _MAX_ENTRIES:
         raise Unusable(f"{key} is not a list of at most {_MAX_ENTRIES:,} entries: {short(entries)}")
     return entries

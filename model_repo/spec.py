@@ -120,17 +120,18 @@ class Engine:
     tests and benchmarks. Nothing that comes with a model file sets it, and `files` accepts no name of code, so
     that a model brings data alone. `own` is a model of the user's repository, whose folder takes the place of
     `files`, and whose `precision` is the name of its backend. `members` are models of that repository that it
-    calls, each with its name as `precision`: all of an ensemble, in the order of their first steps.
+    calls, each with its name as `precision`: all of an ensemble, in the order of their first steps, then what they
+    call.
     """
 
     model_name: str
     backend: Backend
     precision: str  # "fp32", "fp16", ...
-    model_file: str
-    files: tuple[tuple[str, Path], ...]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    batched: bool
+    model_file: str = ""
+    files: tuple[tuple[str, Path], ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    batched: bool = False
     device: Literal["cpu", "gpu"] = "cpu"
     alone_ms: tuple[tuple[int, float], ...] = ()
     code: Path | None = None
@@ -153,9 +154,14 @@ class Engine:
             raise ValueError(f"{self.model_name}: an engine needs at least one input and one output")
 
     @property
+    def steps(self) -> tuple[EnsembleStep, ...]:
+        """The steps of an ensemble; () for another model."""
+        return () if self.own is None else self.own.steps
+
+    @property
     def is_ensemble(self) -> bool:
         """True if it executes nothing itself, but passes requests through its members."""
-        return self.own is not None and bool(self.own.steps)
+        return bool(self.steps)
 
     @property
     def size_bytes(self) -> int:

@@ -80,6 +80,7 @@ class OptimizeConfig:
         common=True,
     )
     follow_links: bool = MODEL("With --repository: read what links out of it lead to, too.", default=False)
+    model_config_name: str | None = MODEL("With --repository: use `configs/NAME.pbtxt`, as Triton does.", "NAME")
     vary: tuple[tuple[str, tuple[str, ...]], ...] = MODEL(
         "With --repository: parameters of the backend to try, such as `parameters.intra_op_threads=1,2,4`, or a "
         "field, such as `instance_group.1.count=1,2`. Repeatable.",
@@ -89,7 +90,7 @@ class OptimizeConfig:
         show=lambda vary: [f"{key}={','.join(values)}" for key, values in vary],
     )
     calls: tuple[str, ...] | None = NAMES(
-        "With --repository: the models that a Python model calls (BLS), which are tuned with it."
+        "With --repository: the models that it, or a member of it, calls (BLS), which are tuned with it."
     )
     tune: tuple[str, ...] | None = NAMES(
         "With --repository: members of an ensemble, or models of --calls or --with-model, to tune; the others "

@@ -21,6 +21,7 @@ class OptimizeOptions(TypedDict, total=False):
 
     repository: File
     follow_links: bool
+    model_config_name: str
     vary: Texts
     calls: Texts
     tune: Texts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,10 @@ class Tensor:
     datatype: str  # of the KServe v2 protocol: FP32, INT64, BYTES...
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if len(self.shape) > MAX_RANK:
+            raise Unusable(f"{self.name} has the shape {len(self.shape)} dimensions, over {MAX_RANK}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
@@ -84,7 +88,8 @@ class ModelInfo:
 def model_info(metadata: object, config: object = None) -> ModelInfo:
     """Combine metadata (`GET /v2/models/M`) and configuration (`.../config`, None if there is none).
 
-    Of a model whose configuration marks all inputs as optional, all are needed. Raises Unusable, and PayloadError
+    Of a model whose configuration marks all inputs as optional, all are needed. NVIDIA Dynamo's shapes have no
+    batch, as in the configuration, also those of tensors that this leaves out. Raises Unusable, and PayloadError
     for a model that single requests say nothing about.
     """
     described, configured = json_object(metadata, "the metadata"), json_object(config or {}, "the configuration")
@@ -95,9 +100,12 @@ def model_info(metadata: object, config: object = None) -> ModelInfo:
         if entry.get("optional") and isinstance(entry.get("name"), str)
     }
     most_rows = whole_number(configured.get("max_batch_size", 0), least=0) if configured else None
+    inputs, outputs = ([*map(_tensor, json_list(described, name))] for name in ("inputs", "outputs"))
     ranks = _ranks(configured) if most_rows else {}
-    inputs = [_tensor(entry, ranks) for entry in json_list(described, "inputs")]
-    outputs = [_tensor(entry, ranks) for entry in json_list(described, "outputs")]
+    if any(len(tensor.shape) == ranks.get(tensor.name) for tensor in (*inputs, *outputs)):
+        inputs, outputs = (
+            [replace(one, shape=(-1, *one.shape)) for one in tensors] for tensors in (inputs, outputs)
+        )
     names = [tensor.name for tensor in inputs]
     if len(set(names)) < len(names):
         raise Unusable("two inputs have the same name")
@@ -140,20 +148,22 @@ def _an_input(entry: object) -> Mapping[str, Any]:
     return json_object(entry, "an input or output in the configuration")
 
 
-def _tensor(entry: object, ranks: Mapping[str, int]) -> Tensor:
-    """Return a tensor of the metadata; NVIDIA Dynamo writes types and shapes as a configuration does."""
+def _tensor(entry: object) -> Tensor:
+    """Return a tensor of the metadata."""
     described = json_object(entry, "an input or output")
     name, datatype, shape = _name(described), described.get("datatype"), described.get("shape", [])
     if not isinstance(datatype, str) or len(datatype) > _LONGEST_NAME:
         raise Unusable(f"{name} has the datatype {short(datatype)}")
-    if isinstance(shape, list) and ranks.get(name) == len(shape):
-        shape = [-1, *shape]
-    if not isinstance(shape, list) or len(shape) > MAX_RANK:
-        rank = f"{len(shape)} dimensions, over {MAX_RANK}" if isinstance(shape, list) else short(shape)
-        raise Unusable(f"{name} has the shape {rank}")
-    plain = datatype.removeprefix("TYPE_")
-    kind = "BYTES" if plain == "STRING" else plain
-    return Tensor(name=name, datatype=kind, shape=tuple(whole_number(size, least=-1) for size in shape))
+    if not isinstance(shape, list):
+        raise Unusable(f"{name} has the shape {short(shape)}")
+    sizes = tuple(whole_number(size, least=-1) for size in shape)
+    return Tensor(name=name, datatype=protocol_type(datatype), shape=sizes)
+
+
+def protocol_type(written: str) -> str:
+    """Return a datatype as the protocol writes it; some servers use small letters, or names of a configuration."""
+    plain = written.upper().removeprefix("TYPE_")
+    return "BYTES" if plain == "STRING" else plain
 
 
 def _name(described: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadgen.json_values import short, whole_number
-from loadgen.traffic.model_info import MAX_RANK, NUMPY_TYPES, ModelInfo, bytes_per_value
+from loadgen.traffic.model_info import MAX_RANK, NUMPY_TYPES, ModelInfo, bytes_per_value, protocol_type
 from loadgen.wire.http1_response import Answer, body_text
 from loadgen.wire.http2_sending import PREFIX_BYTES, Call
 
@@ -138,10 +138,11 @@ class ExpectedAnswer:
         outputs = []
         for entry in answer.outputs:
             found = {field.name: len(values) for field, values in entry.contents.ListFields()}
-            kind = re.sub(r"(?<=INT)(8|16|32)$", "", entry.datatype).lower() + "_contents"
+            datatype = protocol_type(entry.datatype)
+            kind = re.sub(r"(?<=INT)(8|16|32)$", "", datatype).lower() + "_contents"
             strange = ", ".join(sorted(found.keys() - {kind}))
             values = sum(found.values()) if in_fields else None
-            outputs.append(Output(entry.name, entry.datatype, tuple(entry.shape), values, strange=strange))
+            outputs.append(Output(entry.name, datatype, tuple(entry.shape), values, strange=strange))
         return outputs, self._fault_of(answer.model_name, answer.model_version, outputs)
 
     def _fault_of(self, name: object, version: object, outputs: list[Output], *, cut: bool = False) -> str | None:
@@ -223,7 +224,7 @@ def _with_texts(outputs: list[Output]) -> list[Output]:
 
 def _json_output(entry: Any) -> Output:
     """Return an output in a response that was JSON. Raises LookupError, TypeError or ValueError."""
-    name, datatype = str(entry["name"]), str(entry["datatype"])
+    name, datatype = str(entry["name"]), protocol_type(str(entry["datatype"]))
     shape = tuple(map(whole_number, entry["shape"]))
     parameters = entry.get("parameters") or {}  # KServe's own server sends null
     if "binary_data_size" in parameters:

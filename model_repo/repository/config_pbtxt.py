@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ NATIVE_BACKENDS = {"onnxruntime": ("onnxruntime", "onnxruntime_onnx"), "tensorrt
 
 Config = Mapping[str, Any]
 """The configuration of a model, as Triton's JSON has it."""
+
+
+_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
 
 
 def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -> str:
@@ -55,7 +59,12 @@ def parse_config_pbtxt(text: str, *, allow_unknown_fields: bool = False) -> Any:
     try:
         return text_format.Parse(text, new_message(), allow_unknown_field=allow_unknown_fields)
     except text_format.ParseError as error:
-        raise ValueError(f"This is not a config.pbtxt: {error}") from error
+        what = f"This is not a config.pbtxt: {str(error).rstrip('.')}"
+        if wrong := _VALUE.search(what):
+            names = new_message.DESCRIPTOR.file.pool.FindEnumTypeByName(wrong[1]).values_by_name
+            meant = [name for name in names if f"_{name}".endswith(f"_{wrong[2].upper()}")]
+            what += f" (Triton has {', '.join(meant or names)})"
+        raise ValueError(what) from error
     except RecursionError as error:
         raise ValueError("This is not a config.pbtxt: its brackets are nested too deeply") from error
 

@@ -51,9 +51,11 @@ def render_own_config(config: ServingConfig) -> str:
 
 
 def _ensemble(text: str, config: ServingConfig) -> str:
-    """Return the text of an ensemble, which may not take more rows than each of its members."""
+    """Return the text of an ensemble, which may not take more rows than the model of each step."""
     rows = _rows(text)
-    most = min([rows, *(_rows(render_own_config(member)) for member in config.members)])
+    steps = {step.model for step in config.engine.steps}
+    members = (_rows(render_own_config(one)) for one in config.members if one.engine.model_name in steps)
+    most = min([rows, *members])
     return text if most == rows else _without_larger_warmups(with_field(text, "max_batch_size", str(most)), most)
 
 

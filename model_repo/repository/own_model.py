@@ -144,8 +144,6 @@ def own_engine(folder: Path, text: str, *, on_gpu: bool, variant: str = "") -> E
         model_name=folder.name,
         backend=OWN,
         precision=f"{backend} {variant}".strip(),
-        model_file="",
-        files=(),
         inputs=inputs,
         outputs=outputs,
         batched=rows > 0,
@@ -205,18 +203,7 @@ def with_members(engine: Engine, members: tuple[Engine, ...]) -> Engine:
 
 def unread_engine(folder: Path, text: str) -> Engine:
     """Return an engine with a text that need not be complete, only to load it and ask the server for the rest."""
-    own = OwnModel(folder=folder, text=text)
-    return Engine(
-        model_name=folder.name,
-        backend=OWN,
-        precision="",
-        model_file="",
-        files=(),
-        inputs=(),
-        outputs=(),
-        batched=False,
-        own=own,
-    )
+    return Engine(model_name=folder.name, backend=OWN, precision="", own=OwnModel(folder=folder, text=text))
 
 
 def completed(text: str, loaded: Mapping[str, Any]) -> str:

@@ -165,15 +165,18 @@ def _write_own(folder: Path, config: ServingConfig, own: Path, *, copy: bool) ->
         py_compile.compile(str(code), quiet=2)
 
 
-def keep_own(own: Path, target: Path) -> None:
-    """Copy a user's own model, whole, to a folder that is not there yet. Raises RepositoryWriteFailed."""
+def keep_own(own: Path, target: Path, config: Path) -> None:
+    """Copy a user's own model, whole, to a folder that is not there yet. Raises RepositoryWriteFailed.
+
+    The copy's `config.pbtxt` is that of `config`, if there is such a file.
+    """
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
             _place_own(own, draft, copy=True)
-            if (own / CONFIG_FILE).exists():
-                shutil.copy(own / CONFIG_FILE, draft / CONFIG_FILE)
+            if config.exists():
+                shutil.copy(config, draft / CONFIG_FILE)
             draft.rename(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

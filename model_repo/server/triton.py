@@ -69,15 +69,16 @@ class Server:
         """Serve this configuration, and nothing else; return when it is ready and warmed up.
 
         A configuration that differs from the loaded one in its instance count alone is updated in place; else the
-        loaded model is out of memory before the new one comes in. Triton loads an ensemble's members with it: had
-        they been loaded before, it would load them again, as Python adds a file to their folders. `timeout_s` None
-        means the options' time-out. Raises ModelLoadFailed (also for a load that hangs: the server is then
+        loaded model is out of memory before the new one comes in. Triton loads the steps of an ensemble with it:
+        had they been loaded before, it would load them again, as Python adds a file to their folders. `timeout_s`
+        None means the options' time-out. Raises ModelLoadFailed (also for a load that hangs: the server is then
         stopped), ServerDied, RepositoryWriteFailed; NotAsSent for a server that others run.
         """
         changed = self._updated_in_place(config)
         if changed is None:
             self.unload()
-            changed = (config,) if config.engine.is_ensemble else config.models
+            steps = {step.model for step in config.engine.steps}
+            changed = tuple(model for model in config.models if model.engine.model_name not in steps)
             for model in config.models:
                 self._claim(model.engine)
             write_repository(self.repository, config, runtime=self._options.runtime_or_default)
@@ -313,11 +314,8 @@ def check_runs_models(options: ServerOptions) -> None:
         model_name="probe",
         backend="onnxruntime",
         precision="fp32",
-        model_file="",
-        files=(),
         inputs=(tensor,),
         outputs=(tensor,),
-        batched=False,
         code=RUNTIME / "probe_model.py",
     )
     with serve(replace(options, exit_grace_s=0.0)) as server:  # it has nothing to finish; to end takes Triton 2 s

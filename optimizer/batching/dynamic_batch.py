@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from optimizer.model.files import Graph, external_files, load_proto, load_weight
 from optimizer.model.graph_shapes import is_small
 from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor, claimed_batch, in_files
 from optimizer.model.ort_child import Tensors
-from optimizer.model.shapes import require_shapes
+from optimizer.model.shapes import require_shapes, shape_flags
 from optimizer.model.weights import opset_of
 
 if TYPE_CHECKING:
@@ -303,20 +304,23 @@ def _unbatched(model: Model, why: str, notes: list[str], given: Sequence[Tensors
     try:
         check_runs_whole(unbatched.path, unbatched.all_inputs, given)
     except Disproved as error:
-        raise ShapeError(
-            f"The model does not run as it is: {error}.",
-            "Give other sizes with --shape (exporters may fix some that the file calls dynamic), or values with "
-            "--input-data.",
-        ) from error
+        fix = "Give other sizes with --shape (exporters may fix some that the file calls dynamic), or values with "
+        fix += "--input-data."
+        if baked := re.search(r"requested shape:\{(\d+)", str(error)):
+            rows = int(baked[1])
+            with suppress(Disproved):
+                check_runs_whole(model.path, [_single(one, rows) for one in model.all_inputs], given)
+                fix = f"Add {shape_flags(replace(model, batch='none'), rows=rows)}, which a Reshape takes."
+        raise ShapeError(f"The model does not run as it is: {error}.", fix) from error
     reason = " ".join([f"Served without batching: {why}.", *notes])
     return Batching(model=unbatched, action="unbatched", reason=reason)
 
 
-def _single(tensor: ModelTensor) -> ModelTensor:
+def _single(tensor: ModelTensor, rows: int = 1) -> ModelTensor:
     leading = tensor.sized[:1]
     if not leading or not isinstance(leading[0], str) or not _BATCH_NAME.search(leading[0]):
         return tensor
-    return replace(tensor, sample_dims=(1, *tensor.sized[1:]))
+    return replace(tensor, sample_dims=(rows, *tensor.sized[1:]))
 
 
 def _why_no_batch(model: Model) -> str:

@@ -72,22 +72,28 @@ def require_shapes(model: Model) -> None:
     several = len(model.open_axes) > 1
     raise ShapeError(
         f"The size of {axes} varies, and load needs {'sizes' if several else 'a size'}.",
-        f"Add {' '.join(_flags(model))} (or the sizes that your requests have).",
+        f"Add {shape_flags(model)} (or the sizes that your requests have).",
     )
 
 
-def _flags(model: Model) -> list[str]:
-    """Return one `--shape` for each input that is still open once the ones before it are given."""
+def shape_flags(model: Model, *, rows: int | None = None) -> str:
+    """Return a `--shape` for each input that is still open once the ones before it are given; "" for none.
+
+    `rows`: an open leading size that is no batch; None: that of an output, if it is fixed, as by a Reshape.
+    """
     first = 0 if model.batch == "none" else 1
+    fixed = [dim for one in model.all_outputs for dim in one.dims[:1] if isinstance(dim, int) and dim > 1]
     known: set[str] = set()
     flags = []
     for tensor in model.all_inputs:
         dims = tensor.sized
         if any(isinstance(dim, str) and dim not in known for dim in dims[first:]):
             proposed = [_proposal(tensor, axis) for axis in range(first, len(dims))]
+            if first == 0 and isinstance(dims[0], str):
+                proposed[0] = rows or max(fixed, default=proposed[0])
             flags.append(f"--shape {tensor.name}:{','.join(map(str, proposed))}")
             known |= {dim for dim in dims if isinstance(dim, str)}
-    return flags
+    return " ".join(flags)
 
 
 def _proposal(tensor: ModelTensor, axis: int) -> int:

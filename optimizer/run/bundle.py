@@ -13,7 +13,7 @@ from deploy.plan import BundleOptions
 from deploy.render import TARGETS, Target
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
-from model_repo.repository.own_model import own_engine, with_members
+from model_repo.repository.own_model import CONFIG_FILE, own_engine, with_members
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from model_repo.spec import OWN, Backend, Engine, ServingConfig
@@ -97,7 +97,9 @@ def _own_winner(model_dir: Path, found: RecommendationRecord) -> ServingConfig:
 
 
 def _measured(folder: Path, record: ConfigRecord, *, on_gpu: bool) -> Engine:
-    return replace(own_engine(folder, own_text(folder), on_gpu=on_gpu), precision=member_name(record))
+    return replace(
+        own_engine(folder, own_text(folder / CONFIG_FILE), on_gpu=on_gpu), precision=member_name(record)
+    )
 
 
 def _not_whole(error: Exception, run_dir: Path) -> BadInput:

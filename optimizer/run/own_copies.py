@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,30 +56,68 @@ def _is_model(folder: Path) -> bool:
         return False
 
 
-def kept_copy(theirs: Path, work_dir: Path) -> Path:
-    """Return the copy of a model in `work_dir`, made if there is none. Raises OSError and UserError."""
+def config_file(folder: Path, name: str | None) -> Path:
+    """Return a model's `configs/NAME.pbtxt`, or `config.pbtxt` without that, which need not be there either.
+
+    Raises BadInput for a model with others alone, of which Triton would take none.
+    """
+    named = {path.stem: path for path in sorted(folder.glob("configs/*.pbtxt"))}
+    if named and name not in named and not (folder / CONFIG_FILE).exists():
+        missing = "" if name is None else f"configs/{name}.pbtxt and no "
+        raise BadInput(
+            f"{folder} has no {missing}{CONFIG_FILE}, but in its folder configs {', '.join(named)}.",
+            f"Choose one by --model-config-name {min(named)}; an empty {CONFIG_FILE} is completed by Triton.",
+        )
+    return named.get(name or "", folder / CONFIG_FILE)
+
+
+def check_config_name(root: Path, name: str) -> None:
+    """Raise BadInput if no model of the repository has a configuration of this name."""
+    known = {path.stem for path in root.glob("*/configs/*.pbtxt")}
+    if name not in known:
+        what = f"--model-config-name {name}: no model in {root} has configs/{name}.pbtxt."
+        raise BadInput(
+            what, f"It has {', '.join(sorted(known)) or 'none'}; without this option config.pbtxt is used."
+        )
+
+
+def kept_copy(theirs: Path, work_dir: Path, config: Path) -> Path:
+    """Return the copy of a model in `work_dir`, made if there is none, in which `config` is its `config.pbtxt`.
+
+    Raises OSError and UserError.
+    """
     folder = work_dir / theirs.name
     if not folder.exists():
         with explained():
-            keep_own(theirs, folder)
+            keep_own(theirs, folder, config)
     return folder
 
 
+def named_beside(root: Path, reason: str, copied: Collection[str]) -> str:
+    """Return what is in the repository, is named by the reason why a model does not load, and was not copied."""
+    there = sorted(path for path in root.iterdir() if path.name not in copied)
+    return ", ".join(path.name for path in there if re.search(rf"\b{re.escape(path.stem)}\b", reason))
+
+
 @contextmanager
-def usable(theirs: Path, *, dry: bool) -> Iterator[None]:
-    """Turn an OSError or ValueError about a model of the user's into BadInput. `dry`: no server completes it."""
+def usable(config: Path, *, dry: bool) -> Iterator[None]:
+    """Turn an OSError or ValueError about a model of the user's with this configuration into BadInput.
+
+    `dry`: no server completes it.
+    """
     try:
         yield
     except OSError as error:
         raise BadInput(
-            f"{error.filename or theirs} cannot be read: {error.strerror}.",
+            f"{error.filename or config.parent} cannot be read: {error.strerror}.",
             "Put what it leads to into the repository, or allow it with --follow-links."
             if error.errno == errno.EXDEV
             else "Check it, its permissions, and where links lead.",
         ) from error
     except ValueError as error:
+        what = config if config.exists() else f"{config.parent}, without a {config.name},"
         raise BadInput(
-            f"{theirs / CONFIG_FILE} cannot be used: {error}.",
+            f"{what} cannot be used: {error}.",
             "Leave --dry-run out: a server then completes it."
             if dry and isinstance(error, IncompleteConfig)
             else "Correct it, so that Triton loads the model.",
@@ -115,17 +154,17 @@ def check_words(name: str, text: str) -> None:
         )
 
 
-def check_copy(folder: Path, target: Path, root: Path | None = None) -> None:
-    """Check that a model can be read whole, and that a copy fits. Raises OSError, ValueError and BadInput.
+def check_copy(folder: Path, target: Path, config: Path, root: Path | None = None) -> None:
+    """Check that a model with this configuration can be read whole, and that a copy fits.
 
-    `root`: no link may lead out of it.
+    `root`: no link may lead out of it. Raises OSError, ValueError and BadInput.
     """
     size = 0
     for _, path in own_files(folder, root):
         if not os.access(path, os.R_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         size += path.stat().st_size
-    if (config := folder / CONFIG_FILE).exists() and config.stat().st_size > MAX_CONFIG_BYTES:
+    if config.exists() and config.stat().st_size > MAX_CONFIG_BYTES:
         raise ValueError(f"it has more than {MAX_CONFIG_BYTES:,} bytes")
     free = shutil.disk_usage(next(one for one in target.resolve().parents if one.exists())).free
     if size > free:
@@ -135,9 +174,8 @@ def check_copy(folder: Path, target: Path, root: Path | None = None) -> None:
         )
 
 
-def own_text(folder: Path) -> str:
-    """Return the `config.pbtxt` of a model, letter by letter; "" if it has none. Raises OSError and ValueError."""
-    path = folder / CONFIG_FILE
+def own_text(path: Path) -> str:
+    """Return the configuration of a model, letter by letter; "" if it has none. Raises OSError and ValueError."""
     if path.exists() and not path.is_file():
         raise ValueError("it is no regular file")
     try:

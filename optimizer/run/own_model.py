@@ -29,15 +29,18 @@ from model_repo.spec import Engine
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.model_source import label_of
 from optimizer.run.own_copies import (
+    check_config_name,
     check_copy,
     check_kind,
     check_words,
+    config_file,
     kept_copy,
     model_folder,
+    named_beside,
     own_text,
     usable,
 )
-from optimizer.run.variants import STOOD_IN, check_vary, stand_in_notes, usable_on_embedded, variants
+from optimizer.run.variants import STOOD_IN, check_vary, stand_in_notes, usable_text, variants
 from optimizer.space_options import numbers_text
 from search.choices import LARGEST_BATCH
 from search.records.recommendation import ModelRecord
@@ -51,7 +54,7 @@ NOT_FOR_OWN = (
     *("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision"),
     *("threads", "start_from", "workers"),
 )
-ONLY_FOR_OWN = ("follow_links", "vary", "calls", "tune", "with_model")
+ONLY_FOR_OWN = ("follow_links", "model_config_name", "vary", "calls", "tune", "with_model")
 MAX_TUNED = 6
 """Each model that is tuned multiplies the configurations by about a hundred."""
 
@@ -87,6 +90,8 @@ def check_own(config: OptimizeConfig, given: Collection[str]) -> None:
             "Leave out what does not apply, or --repository.",
         )
     check_vary(config.vary)
+    if config.model_config_name is not None:
+        check_config_name(own, config.model_config_name)
     if len(config.max_batch_sizes or ()) > 1:
         raise BadInput(
             f"--max-batch-size {numbers_text(config.max_batch_sizes or ())}: a model of a repository takes one.",
@@ -117,24 +122,23 @@ def own_engines(
     """
     assert config.repository is not None
     root, name, dry = config.repository, label_of(config.model), ask is None
-    found = _read(config, None if dry else work_dir, on_gpu=on_gpu)
+    found = _read(config, None if dry else work_dir, on_gpu=on_gpu, on_event=on_event)
     stood_in = (
         stand_in_notes((one.folder, one.text) for one in found.values()) if config.server == "embedded" else []
     )
     if ask is not None:
         loaded = _asked(ask, found, config)
         for model, one in found.items():
-            with usable(root / model, dry=False):
+            with usable(one.theirs, dry=False):
                 found[model] = replace(one, text=completed(one.text, loaded[model]))
                 check_kind(model, found[model].text, why=one.why)
-    members = []
-    for model, one in found.items():
-        if one.why is not None:
-            with usable(root / model, dry=dry):
-                members.append(replace(own_engine(one.folder, one.text, on_gpu=on_gpu), precision=model))
-    with usable(root / name, dry=dry):
-        main = own_engine(found[name].folder, found[name].text, on_gpu=on_gpu)
-        engine = with_members(main, _checked(config, members))
+    read = []
+    for one in found.values():
+        with usable(one.theirs, dry=dry):
+            read.append(own_engine(one.folder, one.text, on_gpu=on_gpu))
+    with usable(found[name].theirs, dry=dry):
+        members = [replace(one, precision=one.model_name) for one in read[1:]]
+        engine = with_members(read[0], _checked(config, members))
         others = tuple(variants(engine, config.vary, on_gpu=on_gpu))
         record = ModelRecord(
             name=name,
@@ -155,14 +159,15 @@ def own_engines(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A model of the user's: its folder, its configuration's text, and why it is served with the one to tune."""
+    """A model: its folder, its configuration in the repository and as text, and why it is served, too."""
 
     folder: Path
+    theirs: Path
     text: str
     why: str | None
 
 
-def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool) -> dict[str, _Read]:
+def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool, on_event: OnEvent) -> dict[str, _Read]:
     """Return the model and its members by name, in this order; of copies in `work_dir`, if there is one.
 
     Those of --with-model are members, too: the models that are served with it.
@@ -171,22 +176,22 @@ def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool) -> dic
     root, name, found = config.repository, label_of(config.model), {}
     waiting: list[tuple[str, str | None]] = [(name, None)]
     for model, why in waiting:  # which grows by the members
-        with usable(root / model, dry=work_dir is None):
+        theirs = config_file(root / model, config.model_config_name)
+        with usable(theirs, dry=work_dir is None):
             folder = (work_dir or config.output) / model
             if work_dir is None or not folder.exists():
                 target, folder = folder, model_folder(root, model, why=why)
-                check_copy(folder, target, None if config.follow_links else root.resolve())
-            text = own_text(folder)
+                check_copy(folder, target, theirs, None if config.follow_links else root.resolve())
+            text = own_text(config_file(folder, config.model_config_name))
             check_kind(model, text, why=why)
             if backend_of(folder, text) in (*_IN_PYTHON, *_STOOD_IN.get(config.server, ())):
                 check_words(model, text)
-            if config.server == "embedded":
-                text = usable_on_embedded(folder, text, vary=config.vary if why is None else (), on_gpu=on_gpu)
+            text = usable_text(config, folder, text, on_event, why=why, on_gpu=on_gpu)
             if work_dir is None:
                 check_counts(text)
             else:
-                folder = kept_copy(root / model, work_dir)
-            found[model] = _Read(folder, text, why)
+                folder = kept_copy(root / model, work_dir, theirs)
+            found[model] = _Read(folder, theirs, text, why)
             if why is None:
                 waiting += [(member, f"which {name} calls") for member in _called(config, name, text)]
                 waiting += [(other.name, "which --with-model names") for other in config.with_models]
@@ -195,10 +200,8 @@ def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool) -> dic
 
 def _called(config: OptimizeConfig, name: str, text: str) -> tuple[str, ...]:
     """Return the names of a model's members. Raises ValueError, and BadInput for names that cannot be."""
-    steps = tuple(dict.fromkeys(step.model for step in ensemble_steps(parse_own(text))))
-    if steps and config.calls:
-        raise BadInput(f"--calls: {name} is an ensemble, which names its members itself.", "Leave --calls out.")
-    called = steps or config.calls or ()
+    steps = [step.model for step in ensemble_steps(parse_own(text))]
+    called = tuple(dict.fromkeys([*steps, *(config.calls or ())]))
     if steps and config.with_models:
         raise BadInput(
             f"--with-model: {name} is an ensemble, which is tuned without other models.",
@@ -249,8 +252,10 @@ def _asked(ask: AskServer, found: Mapping[str, _Read], config: OptimizeConfig) -
         # Triton does not tell its clients what is wrong with a configuration.
         logged = _POLLED.findall(error.log_tail) if "failed to poll" in error.reason else ()
         reason = next(iter(logged), error.reason).rstrip(".")
-        log = config.output / "server.log"
-        raise BadInput(f"{error.model_name} does not load: {reason}.", f"{log} has the details.") from error
+        fix = f"{config.output / 'server.log'} has the details."
+        if beside := named_beside(config.repository or Path(), reason, found):
+            fix = f"The run copies the model's folder alone: put {beside}, or a link to it, in there. {fix}"
+        raise BadInput(f"{error.model_name} does not load: {reason}.", fix) from error
 
 
 def _checksum(folders: Sequence[Path]) -> str:
@@ -258,7 +263,7 @@ def _checksum(folders: Sequence[Path]) -> str:
     parts = []
     for folder in folders:
         files = [f"{name}\0{sha256_of(path)}\n" for name, path in sorted(own_files(folder))]
-        parts += [own_text(folder), *files]
+        parts += [own_text(folder / CONFIG_FILE), *files]
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 

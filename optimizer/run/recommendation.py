@@ -23,7 +23,7 @@ from model_repo.repository.own_model import CONFIG_FILE
 from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import ServingConfig
 from optimizer.config import OptimizeConfig
-from optimizer.run.own_copies import own_text
+from optimizer.run.own_copies import config_file, own_text
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
 from search.answer.recommend import withdrawn_by
@@ -79,7 +79,7 @@ def recommendation_record(
 ) -> RecommendationRecord:
     """Return the content of `recommendation.json`. `seconds` says where the time of the whole run went."""
     conclusion, served = result.conclusion, result.winner.served
-    changes = (line for model in served.models for line in _changed_lines(model))
+    changes = (line for model in served.models for line in _changed_lines(model, config.model_config_name))
     return RecommendationRecord(
         tritune_version=version("tritune"),
         created_at=_now(),
@@ -119,14 +119,14 @@ def recommendation_record(
     )
 
 
-def _changed_lines(config: ServingConfig) -> Iterator[str]:
-    """Yield what the configuration changes in a `config.pbtxt` of the user's own, as a unified diff."""
+def _changed_lines(config: ServingConfig, name: str | None) -> Iterator[str]:
+    """Yield what the configuration changes in the user's own, of this name, as a unified diff."""
     own = config.engine.own
     assert own is not None
     # Lines end with a newline alone: a form feed, say, is within one.
-    texts = own_text(own.folder), render_config_pbtxt(config)
+    texts = own_text(own.folder / CONFIG_FILE), render_config_pbtxt(config)
     before, after = (io.StringIO(text, newline="\n").readlines() for text in texts)
-    path = f"{own.folder.name}/{CONFIG_FILE}"
+    path = config_file(own.folder, name).relative_to(own.folder.parent)
     for line in unified_diff(before, after, f"a/{path}" if before else "/dev/null", f"b/{path}"):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 

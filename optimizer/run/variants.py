@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from model_repo.repository.pbtxt_text import bodies
 from model_repo.server.python_home import misread_numpy
 from model_repo.spec import ENSEMBLE, Engine
 from optimizer.child import call_limited, graph_limits
+from optimizer.config import OptimizeConfig
 from optimizer.model.files import size_of
 from optimizer.model.onnx_model import ModelTensor, read_model
 from optimizer.run.start_from import THREADS_KEY
+from search.trials.events import Note, OnEvent
 
 STOOD_IN = "ONNX Runtime in Triton's Python backend stood in for the backend onnxruntime."
 _OTHERS = "Measure with --server docker, local or remote, which have backends of their own."
@@ -35,29 +37,40 @@ MAX_BATCH_SIZE, CPU_COUNT = 4, 2
 """Triton's own maximum batch size, and its number of instances of an ONNX model in a group on the CPU."""
 
 
-def usable_on_embedded(folder: Path, text: str, *, vary: Vary, on_gpu: bool) -> str:
-    """Return the text of a model for the embedded server; of an ONNX model completed as Triton would.
+def usable_text(
+    config: OptimizeConfig, folder: Path, text: str, on_event: OnEvent, *, why: str | None, on_gpu: bool
+) -> str:
+    """Return the text of a model for the run's server; for the embedded one an ONNX model's is completed.
 
-    Raises BadInput for a backend that the server lacks, for what its ONNX Runtime does not read of `vary`, and for
-    a file that is no usable ONNX model; OSError, and ValueError for a configuration that does not fit the file.
+    `why`: see `model_folder`. Raises BadInput for what that server cannot serve, and for a file that is no usable
+    ONNX model; OSError, and ValueError for a configuration that does not fit the file.
     """
-    backend = backend_of(folder, text)
-    if backend == "onnxruntime":
-        for path, _ in vary:
-            if path.startswith(("optimization.", "parameters.")) and path != f"parameters.{THREADS_KEY}":
-                raise BadInput(f"--vary {path}: the embedded server's ONNX Runtime does not read it.", _OTHERS)
+    vary = config.vary if why is None else ()
+    if config.server == "embedded":
+        _check_embedded(folder, text, vary)
+    if not on_gpu and config.server != "remote":
+        text = _without_gpu(folder.name, text, vary, on_event, why=why)
+    if config.server == "embedded" and backend_of(folder, text) == "onnxruntime":
         return _completed(folder, text, on_gpu=on_gpu)
+    return text
+
+
+def _check_embedded(folder: Path, text: str, vary: Vary) -> None:
+    """Raise BadInput for a backend that the embedded server lacks, and what its ONNX Runtime does not read."""
+    backend = backend_of(folder, text)
+    for path, _ in vary if backend == "onnxruntime" else ():
+        if path.startswith(("optimization.", "parameters.")) and path != f"parameters.{THREADS_KEY}":
+            raise BadInput(f"--vary {path}: the embedded server's ONNX Runtime does not read it.", _OTHERS)
     if backend == "python" and (numpy := misread_numpy()) is not None:
         raise BadInput(
             f"The embedded Triton misreads the arrays of NumPy {numpy}: {folder.name} would fail.",
             "Run `pip install 'numpy<2'`, or measure with --server docker or local.",
         )
-    if backend in ("", "python", ENSEMBLE) or any(folder.rglob(f"libtriton_{backend}.so")):
-        return text
-    raise BadInput(
-        f"{folder.name} is for Triton's backend {backend}, and the embedded server has those for Python and ONNX.",
-        _OTHERS,
-    )
+    if backend not in ("", "onnxruntime", "python", ENSEMBLE) and not any(folder.rglob(f"libtriton_{backend}.so")):
+        raise BadInput(
+            f"{folder.name} is for Triton's backend {backend}; the embedded server has those for Python and ONNX.",
+            _OTHERS,
+        )
 
 
 def stand_in_notes(models: Iterable[tuple[Path, str]]) -> list[str]:
@@ -161,12 +174,43 @@ def check_vary(vary: Vary) -> None:
 def variants(engine: Engine, vary: Vary, *, on_gpu: bool) -> Iterator[Engine]:
     """Yield an engine for each combination but the configured one. Raises OSError, ValueError and BadInput."""
     assert engine.own is not None
-    text, count = engine.own.text, 0
     if vary and engine.is_ensemble:
         raise BadInput(
             f"--vary: {engine.model_name} is an ensemble, which has no backend of its own.",
             "Tune the member whose backend it is by itself.",
         )
+    for words, text in _texts(engine.own.text, vary):
+        found = own_engine(engine.own.folder, text, on_gpu=on_gpu, variant=words)
+        yield with_members(found, engine.members)
+
+
+def _without_gpu(name: str, text: str, vary: Vary, on_event: OnEvent, *, why: str | None) -> str:
+    """Return the text of a model, or the first one with values of `vary`, that needs no GPU. Raises BadInput.
+
+    `why`: see `model_folder`.
+    """
+    for words, one in chain([("", text)], _texts(text, vary)):
+        if not _on_gpus(one):
+            if words:
+                note = f"This machine has no GPU: {name} is measured with {words} of --vary in place of KIND_GPU."
+                on_event(Note(text=note, warning=True))
+            return one
+    flags = " ".join(f"--vary {GROUPS}.{at}.kind=KIND_CPU" for at in _on_gpus(text))
+    raise BadInput(
+        f"{name if why is None else f'{name}, {why},'} has instances of KIND_GPU, and this machine has no GPU.",
+        f"Use one with a GPU, or {f'add {flags}' if why is None else 'change its configuration'}.",
+    )
+
+
+def _on_gpus(text: str) -> list[int]:
+    """Return the numbers of the instance groups of KIND_GPU."""
+    groups = parse_own(text, (GROUPS,)).instance_group
+    return [at for at, group in enumerate(groups) if group.kind == group.KIND_GPU]
+
+
+def _texts(text: str, vary: Vary) -> Iterator[tuple[str, str]]:
+    """Yield each combination of values that changes the text, as (what it changes, the changed text)."""
+    count = 0
     for values in product(*(values for _, values in vary)):
         changes = {
             path: value for (path, _), value in zip(vary, values, strict=True) if _changes(text, path, value)
@@ -182,9 +226,7 @@ def variants(engine: Engine, vary: Vary, *, on_gpu: bool) -> Iterator[Engine]:
         varied = text
         for path, value in changes.items():
             varied = with_value(varied, path, value)
-        words = " ".join(f"{path.partition('.')[2]}={value}" for path, value in changes.items())
-        found = own_engine(engine.own.folder, varied, on_gpu=on_gpu, variant=words)
-        yield with_members(found, engine.members)
+        yield " ".join(f"{path.partition('.')[2]}={value}" for path, value in changes.items()), varied
 
 
 def _changes(text: str, path: str, value: str) -> bool:

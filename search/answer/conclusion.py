@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -316,10 +317,13 @@ def _not_measured(run: RunEvidence) -> Conclusion:
         return Conclusion("untrustworthy", f"{what}: {run.mark or last}.", quieter(run.mark))
     if runs:
         return Conclusion("inconclusive", f"{what}: {last}.", LONGER)
+    called = re.search(r"(?:Model|unknown model:) '([\w.+-]+)' is not (?:ready|found)", last)
     return Conclusion(
         "environment_failed",
         f"No configuration could be served: {_trials(run)} failed, the last because: {last}.",
-        "See server.log in the run's directory; `optimize doctor` says what this machine lacks.",
+        "See server.log in the run's directory; `optimize doctor` says what this machine lacks."
+        if called is None
+        else f"If the model, or a member of it, calls {called[1]}, add --calls {called[1]}.",
     )
 
 

@@ -79,15 +79,14 @@ class EnsembleSurrogate(Surrogate):
     @property
     def steps(self) -> tuple[EnsembleStep, ...]:
         """The steps of the ensemble."""
-        own = self.space.engines[0].own
-        return () if own is None else own.steps
+        return self.space.engines[0].steps
 
     @property
     def predictable(self) -> bool:
-        """True if it can be simulated: no model is in two steps or itself an ensemble, and requests look alike."""
+        """True if it can be simulated: a model per step, none of which calls others, and requests look alike."""
         models, members = [step.model for step in self.steps], self.space.engines[0].members
         simple = {member.model_name for member in members if not member.members}
-        return self.workload.shapes is None and len(set(models)) == len(models) and set(models) <= simple
+        return self.workload.shapes is None and len(set(models)) == len(models) and set(models) == simple
 
     def kind_of(self, knobs: Mapping[str, int | str]) -> Kind:
         """Return the kind of a point: the instance counts of all members."""

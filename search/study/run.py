@@ -49,7 +49,7 @@ class EnsembleSearch(GuidedSearch):
     def run(self) -> bool:
         """Run the search; False if it has to continue without predictions, because they are missing or wrong."""
         if not self.surrogate.predictable:
-            text = "An ensemble with one model in several steps, or varying inputs, is not simulated."
+            text = "Ensembles are simulated only with inputs of one shape, a model per step, and no calls."
             self.runner.on_event(events.Note(text=f"{text[:-1]}: the search goes without the simulator."))
             return False
         return super(EnsembleSearch, self).run()

@@ -241,9 +241,11 @@ def own_config(root: Path, name: str = "scorer", **changes: Any) -> OptimizeConf
     return OptimizeConfig(**{**given, **changes})
 
 
-def engines_of(config: OptimizeConfig, ask: Any = loaded, on_event: Any = events.ignore) -> tuple[Engine, ...]:
+def engines_of(
+    config: OptimizeConfig, ask: Any = loaded, on_event: Any = events.ignore, *, on_gpu: bool = False
+) -> tuple[Engine, ...]:
     folder = Path(tempfile.mkdtemp(dir=config.output.parent))
-    return own_engines(config, folder, on_gpu=False, ask=ask, on_event=on_event)[1]
+    return own_engines(config, folder, on_gpu=on_gpu, ask=ask, on_event=on_event)[1]
 
 
 def refused(config: OptimizeConfig, ask: Any = loaded) -> BadInput:

@@ -88,6 +88,24 @@ def test_a_model_is_completed_and_served_with_changes(tmp_path: Path, text: str 
     assert fingerprint(tmp_path / "users") == before
 
 
+def test_a_named_configuration_for_a_gpu_is_served_on_the_cpu_if_vary_says_so(tmp_path: Path) -> None:
+    python_model(tmp_path / "users", config=None)
+    given = PYTHON.replace('"2"', '"5"').replace("KIND_CPU }", "KIND_GPU gpus: 0 }", 1)
+    written(tmp_path / "users", "scorer", None, {"configs/h100.pbtxt": given})
+    before = fingerprint(tmp_path / "users")
+    config = config_for(tmp_path, model_config_name="h100")
+    with pytest.raises(BadInput, match="KIND_GPU"):
+        read(config)
+    (engine,) = read(replace(config, vary=(("instance_group.0.kind", ("KIND_CPU",)),)))
+    write_final_repository(tmp_path / "final", default_config(engine))
+    with serve_repository(tmp_path / "final", ServerOptions(run_dir=tmp_path / "run")) as server:
+        (y,) = infer(server.endpoint, "scorer", {"x": np.ones((1, 4), np.float32)}).values()
+        groups = get(server.endpoint, "/v2/models/scorer/config")["instance_group"]
+    np.testing.assert_array_equal(y, np.full((1, 4), 6, np.float32))
+    assert [(group["kind"], group["count"]) for group in groups] == [("KIND_CPU", 1)] * 2
+    assert fingerprint(tmp_path / "users") == before
+
+
 @pytest.mark.parametrize(
     ("more", "code", "reason"),
     [
@@ -234,6 +252,44 @@ def test_an_ensemble_is_served_with_changes_of_its_members(tmp_path: Path, proto
         server.unload()
         assert not any(server.repository.iterdir())
     assert fingerprint(tmp_path / "users") == before
+
+
+CALLER = MODEL.replace(
+    "        found =",
+    """        asked = pb_utils.InferenceRequest(
+            model_name="inner",
+            requested_output_names=["y"],
+            inputs=[pb_utils.get_input_tensor_by_name(requests[0], "x")],
+        )
+        answer = asked.exec()
+        if answer.has_error():
+            raise pb_utils.TritonModelException(answer.error().message())
+        y = pb_utils.get_output_tensor_by_name(answer, "y").as_numpy()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", y)])]
+        found =""",
+)
+
+
+def test_a_model_that_a_member_calls_is_served_with_the_ensemble_and_changed(tmp_path: Path) -> None:
+    ensemble(tmp_path / "users")
+    written(tmp_path / "users", "first", None, {"1/model.py": CALLER})
+    python_model(tmp_path / "users", "inner", PYTHON.replace('"2"', '"5"'))
+    (engine,) = read(config_for(tmp_path, model="pair", calls=("inner",)))
+    config = default_config(engine)
+    *steps, inner = config.members
+    x = np.ones((1, 4), np.float32)
+    with serve(ServerOptions(run_dir=tmp_path / "run")) as server:
+        for called in (inner, replace(inner, instance_count=3), replace(inner, max_queue_delay_us=9)):
+            server.load(replace(config, members=(*steps, called)))
+            server.check()
+            (y,) = infer(server.endpoint, "pair", {"x": x}).values()
+            np.testing.assert_array_equal(y, 2 * (5 * x + 1) + 1)
+            groups = get(server.endpoint, "/v2/models/inner/config")["instance_group"]
+            assert sum(group["count"] for group in groups) == called.instance_count
+            notes = [(server.repository / one.engine.model_name / "notes.txt").read_text() for one in steps]
+            assert notes == ["loaded\n" * one.instance_count for one in steps]
+        server.unload()
+        assert not any(server.repository.iterdir())
 
 
 def test_a_member_that_does_not_load_is_named_and_nothing_stays(tmp_path: Path) -> None:

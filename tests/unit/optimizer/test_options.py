@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from own_repositories import python_model
+from own_repositories import python_model, written
 
 from loadgen.options.command import read_options
 from loadgen.spec.limits import QUANTILES
@@ -23,6 +23,7 @@ REPEATED = {
     "model": "models.small:net",
     "repository": "FOLDER",
     "follow_links": None,
+    "model_config_name": "h100",
     "max_batch_size": "1,8,32",
     "instances": "1:4",
     "threads": "0,2",
@@ -86,7 +87,8 @@ def test_the_command_that_repeats_a_run_has_every_option_that_decides_it(name: s
     values = value if isinstance(value, list) else [value]
     model = ["--model", "models.small:net"]
     if name in ("repository", *ONLY_FOR_OWN):
-        python_model(tmp_path / "my models", "net")
+        folder = python_model(tmp_path / "my models", "net")
+        written(folder, "configs", None, {"h100.pbtxt": ""})
         model = ["--model", "net", "--repository", str(tmp_path / "my models")]
         values = [] if name == "repository" else values
     words = [*model, "--p99", "50ms", "--p50", "10ms", "--output", str(tmp_path / "run")]

@@ -39,8 +39,13 @@ def message(one: Any) -> Callable[[int], bytes]:
     return grpc_answer(grpc_message(one.SerializeToString()))
 
 
-def dynamo(answer: Any, *, rows: int = 8, inputs: Any = (("x", "FP32", [4]),), outputs: Any = ()) -> Strange:
-    """A model with a configuration of Triton's on Dynamo's front end, whose metadata repeats it."""
+def dynamo(
+    answer: Any, *, rows: int = 8, inputs: Any = (("x", "FP32", [4]),), outputs: Any = (), configured: Any = None
+) -> Strange:
+    """A model with a configuration of Triton's on Dynamo's front end, whose metadata repeats it.
+
+    `configured` are the tensors that the configuration names, None: all.
+    """
     metadata, config = pb.ModelMetadataResponse(name="inner", platform="dynamo"), pb.ModelConfigResponse()
     config.config.max_batch_size = rows
     for name, kind, dims in inputs:
@@ -49,6 +54,9 @@ def dynamo(answer: Any, *, rows: int = 8, inputs: Any = (("x", "FP32", [4]),), o
     for name, kind, dims in outputs or (("y", "FP32", [2]),):
         metadata.outputs.add(name=name, datatype=f"TYPE_{kind}", shape=dims)
         config.config.output.add(name=name, dims=dims)
+    for tensors in () if configured is None else (config.config.input, config.config.output):
+        for at in reversed([at for at, one in enumerate(tensors) if one.name not in configured]):
+            del tensors[at]
     answers = {"metadata": message(metadata), "config": message(config), "infer": message(answer)}
     return Strange(name="", scheme="grpc", answers={**answers, "stats": grpc_answer(None, b"12")})
 
@@ -68,6 +76,35 @@ def test_dynamos_metadata_has_the_types_and_shapes_of_a_configuration(answer: An
         assert [(one.datatype, one.shape) for one in found.info.inputs] == [("FP32", (-1, 4))]
         assert found.notes == ()
         assert read_statistics(Target(url=url, model_name="m")) is None
+
+
+@pytest.mark.parametrize("kind", ["FP32", "TYPE_FP32", "fp32"])
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_datatypes_in_small_letters_are_the_protocols(scheme: str, kind: str) -> None:
+    """In metadata and answers alike; a configuration without tensors, or with null, changes nothing."""
+    tensor = {"datatype": kind, "shape": [-1, 2]}
+    described: dict[str, Any] = {"inputs": [{**tensor, "name": "x"}], "outputs": [{**tensor, "name": "y"}]}
+    answer = inference([1, 2], fp32_contents=[0, 1])
+    answer.outputs[0].datatype = kind
+    answers: dict[str, Any] = {"metadata": message(pb.ModelMetadataResponse(name="m", **described))}
+    answers["infer"] = message(answer)
+    if scheme == "http":
+        values = {"name": "y", "datatype": kind, "shape": [1, 2], "data": [0.5, 1]}
+        config = document({"name": "m", "max_batch_size": 8, "input": None, "output": None})
+        answers = {
+            "config": config,
+            "metadata": document({"name": "m", **described}),
+            "infer": document({"outputs": [values]}),
+        }
+    with serving(Strange(name="", scheme=scheme, answers=answers)) as url, prepared(url, JSON) as found:
+        assert [one.datatype for one in (*found.info.inputs, *found.info.outputs)] == ["FP32", "FP32"]
+
+
+@pytest.mark.parametrize("configured", [["x"], ["x", "y"], ["y"]])
+def test_tensors_that_the_configuration_leaves_out_have_the_batch_like_the_others(configured: list[str]) -> None:
+    strange = dynamo(inference([1, 2]), configured=configured)
+    with serving(strange) as url, prepared(url) as found:
+        assert [one.shape for one in (*found.info.inputs, *found.info.outputs)] == [(-1, 4), (-1, 2)]
 
 
 @pytest.mark.parametrize("answer", [inference([2]), inference([2, 2]), inference([1, 2], fp32_contents=[0])])

@@ -60,7 +60,7 @@ def test_the_copy_of_a_run_shares_no_file_with_the_users(tmp_path: Path) -> None
     folder = python_model(tmp_path / "users")
     with (folder / "1" / "large.bin").open("wb") as large:
         large.truncate(LINKED_BYTES + 1)
-    keep_own(folder, tmp_path / "run" / "model" / "scorer")
+    keep_own(folder, tmp_path / "run" / "model" / "scorer", folder / "config.pbtxt")
     kept = tmp_path / "run" / "model" / "scorer"
     assert {path for path in kept.iterdir() if path.name.startswith(".")} == set()
     for name, path in own_files(folder):
@@ -68,7 +68,7 @@ def test_the_copy_of_a_run_shares_no_file_with_the_users(tmp_path: Path) -> None
     assert (kept / "config.pbtxt").read_text() == PYTHON
     before = fingerprint(kept)
     with pytest.raises(RepositoryWriteFailed):
-        keep_own(folder, kept)
+        keep_own(folder, kept, folder / "config.pbtxt")
     assert fingerprint(kept) == before
 
 
@@ -90,7 +90,7 @@ def test_a_program_stays_one_and_a_key_private(tmp_path: Path) -> None:
     private = ("1/weights.json", "config.pbtxt")
     for name in private:
         (folder / name).chmod(0o600)
-    keep_own(folder, tmp_path / "kept")
+    keep_own(folder, tmp_path / "kept", folder / "config.pbtxt")
     for copy in (tmp_path / "kept", write_repository(tmp_path / "ours", config_of(folder, PYTHON))):
         assert (copy / "1" / "tool").stat().st_mode & 0o777 == 0o750
         assert {(copy / name).stat().st_mode & 0o777 for name in private} == {0o600}
@@ -259,6 +259,6 @@ def test_sizes_over_a_smaller_maximum_go(tmp_path: Path) -> None:
 def test_an_empty_version_is_kept(tmp_path: Path) -> None:
     folder = python_model(tmp_path / "users")
     (folder / "2").mkdir()
-    keep_own(folder, tmp_path / "run" / "scorer")
+    keep_own(folder, tmp_path / "run" / "scorer", folder / "config.pbtxt")
     served = write_repository(tmp_path / "ours", config_of(tmp_path / "run" / "scorer", PYTHON))
     assert (served / "2").is_dir()

@@ -159,12 +159,25 @@ def test_a_sequence_in_front_is_noticed_and_needs_a_length(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize("baked", [(8, 2, 2), (2, 8, 2), (8, -1, 2)])
+def test_the_advice_on_a_batch_that_a_reshape_has_baked_in_is_enough(tmp_path: Path, baked: Any) -> None:
+    nodes = [batch_models.node("Reshape", "x baked", "a"), batch_models.node("Reshape", "a rows", "y")]
+    constants = {"baked": batch_models.ints(*baked), "rows": batch_models.ints(-1, 4)}
+    path = batch_models.write(tmp_path / "m.onnx", nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]}, constants)
+    with pytest.raises(ShapeError) as caught:
+        batching(path)
+    assert "--shape x:8,4" in caught.value.fix
+    done = batching(path, {"x": (8, 4)})
+    assert (done.action, done.model.inputs[0].concrete_shape) == ("unbatched", (8, 4))
+
+
 def test_a_size_that_an_exporter_fixed_without_saying_so(tmp_path: Path) -> None:
     path = batch_models.baked_sequence(tmp_path / "m.onnx")
     with pytest.raises(ShapeError) as caught:
         batching(path, {"x": (3, 4)})
     assert "does not run as it is" in caught.value.what
     assert "x (1, 3, 4)" in caught.value.what
+    assert "--shape x" not in caught.value.fix  # no number of rows would do
     assert batching(path, {"x": (5, 4)}).action == "kept"
 
 

@@ -26,8 +26,10 @@ from optimizer.config import OptimizeConfig
 from optimizer.run.prepare import prepare
 from optimizer.run_file import slo_of
 from optimizer.with_model import with_models_from_texts
+from search.simulator.ensemble_surrogate import EnsembleSurrogate
 from search.space import SearchSpace, default_config, knobs_of
 from search.trials.trial import config_from_record, config_to_record
+from search.workload import Workload
 
 DIAMOND = """\
 name: "diamond"
@@ -136,6 +138,18 @@ def test_a_member_that_is_excluded_and_not_there_is_refused(tmp_path: Path) -> N
         space_of(own_config(tmp_path, "pair", excluded=(("third.instance_count", "4"),)))
 
 
+def test_models_that_members_call_are_tuned_too_and_limit_no_batch_of_the_ensemble(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    python_model(tmp_path / "repository", "third", PYTHON.replace("max_batch_size: 8 ", "max_batch_size: 2 "))
+    space = space_of(config := own_config(tmp_path, "pair", calls=("third", "first")))
+    assert [member.name for member in space.members] == ["first", "second", "third"]
+    assert parse_own(render_config_pbtxt(space.baseline())).max_batch_size == 8
+    assert space.axes()["third.max_batch_size"] == (1, 2)
+    for one in (config, replace(config, calls=None)):
+        surrogate = EnsembleSurrogate(space=space_of(one), slo=slo_of(one), seed=1, workload=Workload())
+        assert surrogate.predictable == (one.calls is None)
+
+
 def test_a_model_that_calls_others_is_tuned_with_them(tmp_path: Path) -> None:
     for name in ("scorer", "words"):
         python_model(tmp_path / "repository", name)
@@ -185,7 +199,6 @@ def test_members_without_single_answers_are_refused(tmp_path: Path, more: str, w
     ("changes", "flag"),
     [
         ({"tune": ("third",)}, "--tune"),
-        ({"calls": ("first",)}, "--calls"),
         ({"vary": (("parameters.factor", ("3",)),)}, "--vary"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_repositories import MODEL, PYTHON, engines_of, fingerprint, loaded, own_config, python_model
+from own_repositories import MODEL, PYTHON, engines_of, fingerprint, loaded, own_config, python_model, written
 from rich.console import Console
 from simulated_bench import SimulatedBench
 from true_rates import best_rate, true_rate
@@ -136,8 +136,10 @@ def test_what_changes_in_mid_run_changes_no_trial(tmp_path: Path) -> None:
 def test_a_run_is_resumed_and_its_bundle_is_rendered_again(tmp_path: Path) -> None:
     policy = "default_queue_policy { max_queue_size: 64 }"
     batcher = f"dynamic_batching {{ max_queue_delay_microseconds: 700 {policy} }}\n"
-    python_model(tmp_path / "repository", config=PYTHON + batcher)
-    config = own_config(tmp_path, client_batch=2, vary=(("parameters.factor", ("2",)),))
+    python_model(tmp_path / "repository", config="")
+    written(tmp_path / "repository", "scorer", None, {"configs/h100.pbtxt": PYTHON + batcher})
+    vary = (("parameters.factor", ("2",)),)
+    config = own_config(tmp_path, client_batch=2, vary=vary, model_config_name="h100")
     config.output.mkdir()
     save_config(config, config.output)
     first = found_in(config)
@@ -147,6 +149,8 @@ def test_a_run_is_resumed_and_its_bundle_is_rendered_again(tmp_path: Path) -> No
     assert (again.model, again.repository, again.vary) == ("scorer", tmp_path / "repository", config.vary)
     found = found_in(replace(again, time_budget_s=300.0))
     assert found.winner.certificate is not None
+    assert found.config_diff is not None
+    assert "--- a/scorer/configs/h100.pbtxt\n+++ b/scorer/configs/h100.pbtxt\n" in found.config_diff
     winner = winner_of(config.output, read_recommendation(config.output))
     assert winner.instance_count == found.winner.config.instance_count
     _, folder, _ = bundle_run(config.output, target="compose", options=options(), output=tmp_path / "other")

@@ -71,6 +71,43 @@ def test_a_text_that_is_no_configuration_is_named_by_its_line(tmp_path: Path) ->
     assert "UTF-8" in refused(own_config(tmp_path)).what
 
 
+@pytest.mark.parametrize("written_as", ["fp32", "TYPE_fp32", "FLOAT"])
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_value_that_triton_writes_in_another_way_is_answered_with_its_spelling(
+    tmp_path: Path, written_as: str, ask: Any
+) -> None:
+    python_model(tmp_path / "repository", config=PYTHON.replace("TYPE_FP32", written_as))
+    error = refused(own_config(tmp_path), ask)
+    assert "TYPE_FP32" in error.what
+    assert written_as in error.what
+    assert ("TYPE_INT64" in error.what) == (written_as == "FLOAT")
+
+
+@pytest.mark.parametrize(
+    ("reason", "named"),
+    [
+        ("FileNotFoundError: No such file or directory: '/run/repository/labels.txt'", "labels.txt"),
+        ("ModuleNotFoundError: No module named 'common'", "common"),
+        ("no license for scorer", ""),
+    ],
+)
+def test_what_lies_beside_the_model_and_is_missing_in_the_copy_is_named(
+    tmp_path: Path, reason: str, named: str
+) -> None:
+    python_model(tmp_path / "repository")
+    (tmp_path / "repository" / "labels.txt").touch()
+    (tmp_path / "repository" / "common").mkdir()
+
+    def fails(engine: Any) -> Any:
+        raise ModelLoadFailed(engine.model_name, reason)
+
+    fix = refused(own_config(tmp_path), fails).fix
+    assert [name for name in ("labels.txt", "common", "scorer") if name in fix.partition(" /")[0]] == [
+        *filter(None, [named])
+    ]
+    assert "server.log" in fix
+
+
 def test_an_incomplete_configuration_needs_a_server(tmp_path: Path) -> None:
     python_model(tmp_path / "repository", config=None)
     assert "--dry-run" in refused(own_config(tmp_path), None).fix
@@ -94,6 +131,31 @@ def test_batches_that_the_model_does_not_take_are_refused(tmp_path: Path) -> Non
     assert "--max-batch-size 2" in refused(own_config(tmp_path, client_batch=3, max_batch_sizes=(2,))).what
     python_model(tmp_path / "repository", config=PYTHON.replace("max_batch_size: 8 ", "max_batch_size: 0 "))
     assert "--max-batch-size" in refused(own_config(tmp_path, max_batch_sizes=(4,))).what
+
+
+ON_GPU = PYTHON.replace("KIND_CPU }", "KIND_GPU gpus: 0 }", 1)
+
+
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_model_for_a_gpu_is_refused_without_one_unless_vary_has_another_kind(tmp_path: Path, ask: Any) -> None:
+    python_model(tmp_path / "repository", config=ON_GPU)
+    config, path = own_config(tmp_path), "instance_group.0.kind"
+    flag = f"--vary {path}=KIND_CPU"
+    assert flag in refused(config, ask).fix
+    assert flag in refused(replace(config, vary=(("instance_group.1.kind", ("KIND_CPU",)),)), ask).fix
+    for values, count in ((("KIND_CPU",), 1), (("KIND_GPU", "KIND_CPU"), 2)):
+        seen: list[Any] = []
+        engines = engines_of(replace(config, vary=((path, values),)), ask, seen.append)
+        assert [engine.own.text for engine in engines[:1] if engine.own] == [
+            PYTHON.replace("KIND_CPU }", "KIND_CPU  }", 1)
+        ]
+        assert (len(engines), [note.warning for note in seen]) == (count, [True])
+    assert len(engines_of(config, ask, on_gpu=True)) == 1
+    for server in ("embedded", "docker"):
+        python_model(tmp_path / "repository", "other")
+        member = own_config(tmp_path, "other", calls=("scorer",), server=server)
+        assert "--vary" not in refused(member, ask).fix
+    engines_of(own_config(tmp_path, server="remote"), ask)  # which may have one
 
 
 def test_more_variants_than_can_be_measured_are_refused(tmp_path: Path) -> None:
@@ -257,6 +319,42 @@ def test_a_name_that_a_shell_would_read_is_refused_of_models_in_python(tmp_path:
     engines_of(own_config(tmp_path, name))  # no shell sees it
 
 
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_configuration_in_the_folder_configs_is_taken_by_its_name(tmp_path: Path, ask: Any) -> None:
+    """As Triton takes it with its option of this name: a model without one of it keeps its config.pbtxt."""
+    for name in ("scorer", "words"):
+        python_model(tmp_path / "repository", name)
+    for name in ("a100", "h100"):
+        named = {f"configs/{name}.pbtxt": f"# {name}\n{PYTHON}"}
+        folder = written(tmp_path / "repository", "scorer", None, named)
+    config, seen = own_config(tmp_path, calls=("words",)), []
+    for name in ("a100", "h100", None):
+        (engine,) = engines_of(replace(config, model_config_name=name), ask)
+        seen += [one.own.text for one in (engine, *engine.members) if one.own]
+    assert seen == [f"# a100\n{PYTHON}", PYTHON, f"# h100\n{PYTHON}", PYTHON, PYTHON, PYTHON]
+    (folder / "config.pbtxt").unlink()
+    for name in (None, "t4", "../configs/a100"):
+        error = refused(replace(config, model_config_name=name), ask)
+        assert "a100, h100" in error.what
+        assert "--model-config-name a100" in error.fix
+    (folder / "configs" / "h100.pbtxt").write_text("backend: 1.5\n")
+    assert "configs/h100.pbtxt" in refused(replace(config, model_config_name="h100"), ask).what
+    (folder / "configs" / "h100.pbtxt").unlink()
+    (folder / "configs" / "h100.pbtxt").symlink_to(Path(__file__))
+    assert "--follow-links" in refused(replace(config, model_config_name="h100"), ask).fix
+
+
+def test_a_name_that_no_configuration_has_is_refused_at_once(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "repository")
+    written(tmp_path / "repository", "scorer", None, {"configs/h100.pbtxt": PYTHON})
+    with pytest.raises(BadInput, match="h100"):
+        from_options(tmp_path, model_config_name="h200")
+    assert from_options(tmp_path, model_config_name="h100").model_config_name == "h100"
+    (folder / "configs" / "h100.pbtxt").rename(folder / "config.pbtxt")
+    with pytest.raises(BadInput, match="h100"):
+        from_options(tmp_path, model_config_name="h100")
+
+
 def not_asked(engine: Any) -> Any:
     raise AssertionError(f"a server was asked for {engine.model_name}")
 
@@ -326,11 +424,11 @@ def test_a_configuration_that_no_server_would_take_is_refused(
 
 def test_a_copy_has_to_fit(tmp_path: Path) -> None:
     folder = python_model(tmp_path / "repository")
-    check_copy(folder, tmp_path / "run" / "scorer")
+    check_copy(folder, tmp_path / "run" / "scorer", folder / "config.pbtxt")
     with (folder / "1" / "large.bin").open("wb") as large:  # it takes no space itself
         large.truncate(shutil.disk_usage(tmp_path).free + 2**35)
     with pytest.raises(BadInput, match="GiB"):
-        check_copy(folder, tmp_path / "run" / "scorer")
+        check_copy(folder, tmp_path / "run" / "scorer", folder / "config.pbtxt")
     for ask in (loaded, None):  # a plan reads no terabytes of nothing
         with pytest.raises(BadInput, match="GiB"):
             engines_of(own_config(tmp_path), ask)

@@ -48,7 +48,7 @@ def test_a_backend_that_the_embedded_server_lacks_is_refused_at_once_and_the_sam
     assert not (tmp_path / "run").exists()
     backend = parse_own(text).backend or parse_own(text).platform
     (folder / "1" / f"libtriton_{backend}.so").touch()  # a backend that the model brings along
-    assert engines_of(config)[0].model_name == name
+    assert engines_of(config, on_gpu=True)[0].model_name == name
 
 
 @pytest.mark.parametrize(
