@@ -15,6 +15,7 @@ from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, MeasurementRecord, TrialState
 from search.simulator.replay import ReplayResult, replay_run
 from search.simulator.server import Simulated
+from search.simulator.service_times import LONE_S
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import Bench, BenchFailed
 from search.trials.context import TrialContext, emit_probed, load_run_of, run_load
@@ -29,8 +30,8 @@ gains are within the noise of the estimates."""
 IDLE_SHARE = 0.1
 LONE_REQUESTS = 40
 LONE_MAX_S = 10.0
-"""If even the lowest rate violates the SLO, the unloaded latency is measured: at 10 % utilization, with 40
-requests, in at most 10 s."""
+"""If one user, or even the lowest rate, violates the SLO, the unloaded latency is measured: at 10 % utilization,
+with 40 requests, in at most 10 s."""
 
 GUESSED_SHARE = 0.1
 """An engine whose standalone times are known is first sent a tenth of what it does standalone: from single
@@ -46,6 +47,7 @@ def run_capacity_trial(
 ) -> Trial | None:
     """Return the finished trial after at most `most_s` of load; None if it was stopped before it had a result.
 
+    If requests that are sent one after the other are over the limit, none are sent at a rate that could queue.
     `runs_before` counts the load runs that the trial has made already: those that follow get seeds of their own.
     """
     bench, slo, seed, stop = context.bench, context.slo, context.seed, context.stop
@@ -71,7 +73,9 @@ def run_capacity_trial(
     beat = None if best_per_s is None else best_per_s * WORTH_BEATING_BY
     try:
         bench.load(config)
-        estimate = find_capacity(
+        known = beat is not None or runs_before > 0
+        refuted = None if known else _refuted_by_one_user(context, config, seed=context.seed_of(number, 0))
+        estimate = refuted or find_capacity(
             measure,
             limits=slo.tested,
             budget_s=budget_s,
@@ -120,6 +124,29 @@ def _guess_per_s(context: TrialContext, config: ServingConfig) -> float | None:
         config.engine, limit_ms=context.slo.first.limit_ms, largest=max(1, config.max_batch_size)
     )
     return GUESSED_SHARE * rows_per_s / context.workload.rows_per_request or None
+
+
+def _refuted_by_one_user(context: TrialContext, config: ServingConfig, *, seed: int) -> CapacityEstimate | None:
+    """Return that no rate meets the limits if half of one user's requests miss one; None if they meet all.
+
+    The wait for a batch does not count: a higher rate fills batches sooner.
+    """
+    loop = context.bench.saturate(1, LONE_S, seed)
+    latency_ms = loop.log.service_ns[~loop.log.failed] / 1e6
+    median_ms = float(np.median(latency_ms)) if len(latency_ms) else math.nan
+    tight = min(context.slo.limits, key=lambda limit: limit.limit_ms)
+    if not median_ms - sum(one.max_queue_delay_us for one in config.models) / 1e3 > tight.limit_ms:
+        return None
+    return CapacityEstimate(
+        outcome="too_slow",
+        reason=f"requests failed or {tight.over} even one at a time",
+        rate_per_s=None,
+        lower_per_s=None,
+        upper_per_s=None,
+        lone_latency_ms=median_ms,
+        probes=(),
+        load_s=0.0,
+    )
 
 
 def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> float | None:
