@@ -30,8 +30,8 @@ gains are within the noise of the estimates."""
 IDLE_SHARE = 0.1
 LONE_REQUESTS = 40
 LONE_MAX_S = 10.0
-"""If one user, or even the lowest rate, violates the SLO, the unloaded latency is measured: at 10 % utilization,
-with 40 requests, in at most 10 s."""
+"""If even the lowest rate violates the SLO, the unloaded latency is measured: at 10 % utilization, with 40
+requests, in at most 10 s."""
 
 GUESSED_SHARE = 0.1
 """An engine whose standalone times are known is first sent a tenth of what it does standalone: from single
@@ -47,7 +47,6 @@ def run_capacity_trial(
 ) -> Trial | None:
     """Return the finished trial after at most `most_s` of load; None if it was stopped before it had a result.
 
-    If requests that are sent one after the other are over the limit, none are sent at a rate that could queue.
     `runs_before` counts the load runs that the trial has made already: those that follow get seeds of their own.
     """
     bench, slo, seed, stop = context.bench, context.slo, context.seed, context.stop
@@ -73,14 +72,14 @@ def run_capacity_trial(
     beat = None if best_per_s is None else best_per_s * WORTH_BEATING_BY
     try:
         bench.load(config)
-        known = beat is not None or runs_before > 0
-        refuted = None if known else _refuted_by_one_user(context, config, seed=context.seed_of(number, 0))
-        estimate = refuted or find_capacity(
+        known = beat is not None or runs_before > 0  # what the limit allows
+        estimate = find_capacity(
             measure,
             limits=slo.tested,
             budget_s=budget_s,
             seed=context.seed_of(number, runs_before),
             start_rate_per_s=_guess_per_s(context, config),
+            alone_ms=0.0 if known else _alone_ms(bench, config, seed=context.seed_of(number, 0)),
             give_up_below_per_s=beat,
             stop=stop,
             on_probe=on_probe,
@@ -126,27 +125,18 @@ def _guess_per_s(context: TrialContext, config: ServingConfig) -> float | None:
     return GUESSED_SHARE * rows_per_s / context.workload.rows_per_request or None
 
 
-def _refuted_by_one_user(context: TrialContext, config: ServingConfig, *, seed: int) -> CapacityEstimate | None:
-    """Return that no rate meets the limits if half of one user's requests miss one; None if they meet all.
+def _alone_ms(bench: Bench, config: ServingConfig, *, seed: int) -> float:
+    """Return the median latency of one user's requests without their wait for a batch; 0 if none was answered.
 
-    The wait for a batch does not count: a higher rate fills batches sooner.
+    More requests fill a batch sooner.
     """
-    loop = context.bench.saturate(1, LONE_S, seed)
-    latency_ms = loop.log.service_ns[~loop.log.failed] / 1e6
-    median_ms = float(np.median(latency_ms)) if len(latency_ms) else math.nan
-    tight = min(context.slo.limits, key=lambda limit: limit.limit_ms)
-    if not median_ms - sum(one.max_queue_delay_us for one in config.models) / 1e3 > tight.limit_ms:
-        return None
-    return CapacityEstimate(
-        outcome="too_slow",
-        reason=f"requests failed or {tight.over} even one at a time",
-        rate_per_s=None,
-        lower_per_s=None,
-        upper_per_s=None,
-        lone_latency_ms=median_ms,
-        probes=(),
-        load_s=0.0,
-    )
+    try:
+        log = bench.saturate(1, LONE_S, seed).log
+    except BenchFailed:  # if the server is to blame, the first rate will fail, too
+        return 0.0
+    waits_ms = sum(one.max_queue_delay_us for one in config.models) / 1e3
+    answered_ms = log.service_ns[~log.failed] / 1e6
+    return max(0.0, float(np.median(answered_ms)) - waits_ms) if len(answered_ms) else 0.0
 
 
 def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> float | None:

@@ -105,7 +105,7 @@ def test_an_slo_that_nothing_meets_is_explained_after_the_server_has_gone(
     assert seen[-1].text == "left"
     fastest_s = min(default_service_s(config, 1) for config in bench.loaded)
     assert bench.rates_per_s, "lone requests are counted, as evidence"
-    assert max(bench.rates_per_s) * fastest_s < 0.2, "no request was to meet another"
+    assert max(bench.rates_per_s) * fastest_s < 0.3, "requests were hardly to meet"
 
 
 def test_nothing_is_served_for_a_directory_that_cannot_be_read(space: SearchSpace, tmp_path: Path) -> None:
