@@ -83,9 +83,9 @@ def find_capacity(
 ) -> CapacityEstimate:
     """Probe rates until the capacity is known to within `resolution`, the standard error of its logarithm.
 
-    `start_rate_per_s` is a guess of the capacity; without it, or if `alone_ms`, the latency of one user's requests,
-    is over the limit, the first probe sends requests that hardly queue. `give_up_below_per_s`, the rate to beat, is
-    probed first. `stop` is called between and within probes. All `limits` have to be met.
+    `start_rate_per_s` is a guess of the capacity; without it, or if one user's requests take `alone_ms`, over the
+    limit, the first probe sends requests that hardly queue. `give_up_below_per_s`, the rate to beat, is probed
+    first. `stop` is called between and within probes. All `limits` have to be met.
     """
     search = _Search(
         measure=measure,
