@@ -170,6 +170,7 @@ class ClientUse:
     connections_closed: int = 0  # by the server
     resent: int = 0  # requests that the server did not process, for each time
     slow_link: str = ""  # if most requests were still being sent: a sentence that says so
+    beside: tuple[str, ...] = ()  # other runs that had load processes on the same machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

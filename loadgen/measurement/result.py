@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from loadgen.measurement.addresses import AddressUse, Histogram, address_remarks, uses_of
 from loadgen.measurement.gpu import GpuUse
+from loadgen.measurement.other_runs import and_others
 from loadgen.measurement.request_log import ClientUse, Measurement, RequestLog, errors_by_kind, percentiles_ns
 from loadgen.measurement.send_lag import most_send_lag_ms, server_is_overloaded
 from loadgen.measurement.server_stats import ServerTimings
@@ -37,6 +38,7 @@ class ShardResult:
     addresses: dict[str, Histogram] = field(default_factory=dict)
     in_front: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # other runs that had load processes on its machine, before the load or after it
     connections_closed: int = 0
     resent: int = 0
     cold: str = ""
@@ -72,6 +74,7 @@ def circumstances_of(
         connections_closed=sum(result.connections_closed for result in results),
         resent=sum(result.resent for result in results),
         slow_link=_slow_link(results),
+        beside=tuple(dict.fromkeys(run for result in results for run in result.beside)),
     )
     addresses = uses_of(result.addresses for result in results)
     in_front: Counter[str] = Counter()
@@ -220,7 +223,8 @@ def _problems(
     if not lag_p99_ms <= most_lag_ms:
         cause = "the load process was busy" if busy else "the load process did not get a processor in time"
         found.append(
-            f"requests left late: p99 of the send lag is {lag_p99_ms:.2f} ms, over {most_lag_ms:.2f} ms; {cause}"
+            f"requests left late: p99 of the send lag is {lag_p99_ms:.2f} ms, over {most_lag_ms:.2f} ms; "
+            f"{cause}{and_others(client.beside)}"
         )
     if busy:
         found.append(

@@ -6,6 +6,7 @@ import tempfile
 import time
 
 from loadgen import errors
+from loadgen.measurement.other_runs import LOAD_PROCESS
 from loadgen.processes import LONGEST_S, Silence, runs
 from loadgen.sending.messages import Message, start_child
 
@@ -19,7 +20,7 @@ class LoadProcess:
 
     def __init__(self) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        self._process, self._channel = start_child("loadgen.sending.worker", stderr=self._stderr)
+        self._process, self._channel = start_child(LOAD_PROCESS, stderr=self._stderr)
         self._silence = Silence(lambda: runs(self.pid))
 
     @property

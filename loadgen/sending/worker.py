@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import resource
 
 from loadgen import errors
+from loadgen.measurement.other_runs import other_runs
 from loadgen.measurement.server_stats import read_statistics
 from loadgen.sending.messages import PAYLOAD, TARGET, Channel, Message, channel_to_parent
 from loadgen.sending.request_table import LogTable
@@ -17,21 +19,22 @@ from loadgen.wire.poller import Poller, precise_timers
 _NICE = -15
 
 
-def go_first() -> str:
+def go_first(*, alone: bool) -> str:
     """Ask the kernel to run this process before others; return "real-time", "raised" or "normal".
+
+    Real-time only if no other run sends load (`alone`), and two processors are left: else those would stall.
 
     A client that waits for a core behind the server's threads measures its own waiting, which a client on another
     machine would not have. Real-time scheduling and a negative niceness both need CAP_SYS_NICE. Without it nothing
     changes, and send lag shows if that matters. The client takes its time from the server, so a certified rate
     stays safe.
     """
-    try:
-        # The kernel's limit (sched_rt_runtime_us) always leaves time to other processes.
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except OSError:
-        pass
-    else:
-        return "real-time"
+    real_time = alone and len(os.sched_getaffinity(0)) > 2
+    policy = os.SCHED_RR if real_time else os.SCHED_OTHER
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, os.sched_param(int(real_time)))
+        if real_time:
+            return "real-time"
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     except OSError:
@@ -70,6 +73,8 @@ class Worker:
         shard = Shard(**message["shard"])
         target = TARGET.validate_python(message["target"])
         payload = PAYLOAD.validate_python(message["payload"])
+        beside = other_runs(os.getppid())
+        go_first(alone=not beside)
         prepared = PreparedTarget(target, payload, self._poller, shard.timeout_s)
         try:
             prepared.connect(shard.connections_ahead)
@@ -81,7 +86,8 @@ class Worker:
             if start["do"] == "cancel":
                 return {"cancelled": True}
             origin_ns = start["origin_ns"]
-            return dataclasses.asdict(run_shard(shard, table, prepared, self._poller, origin_ns, self._must_stop))
+            result = run_shard(shard, table, prepared, self._poller, origin_ns, self._must_stop)
+            return dataclasses.asdict(result) | {"beside": [*beside, *other_runs(os.getppid())]}
         finally:
             prepared.close()
 
@@ -96,7 +102,6 @@ def main() -> None:
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for as many connections
     precise_timers()
-    go_first()
     try:
         Worker(channel).serve()
     except (EOFError, ConnectionError, BrokenPipeError):

@@ -75,6 +75,7 @@ def find_capacity(
     budget_s: float,
     seed: int,
     start_rate_per_s: float | None = None,
+    alone_ms: float = 0.0,
     give_up_below_per_s: float | None = None,
     resolution: float = 0.02,
     stop: Callable[[], bool] = lambda: False,
@@ -82,13 +83,14 @@ def find_capacity(
 ) -> CapacityEstimate:
     """Probe rates until the capacity is known to within `resolution`, the standard error of its logarithm.
 
-    `start_rate_per_s` is a guess of the capacity; without it the first probe sends requests that hardly queue.
-    `give_up_below_per_s`, the rate to beat, is probed first. `stop` is called between and within probes. All
-    `limits` have to be met.
+    `start_rate_per_s` is a guess of the capacity; without it, or if one user's requests take `alone_ms`, over the
+    limit, the first probe sends requests that hardly queue. `give_up_below_per_s`, the rate to beat, is probed
+    first. `stop` is called between and within probes. All `limits` have to be met.
     """
     search = _Search(
         measure=measure,
         limits=limits,
+        alone_ms=alone_ms,
         budget_s=budget_s,
         seed=seed,
         to_beat=give_up_below_per_s,
@@ -96,19 +98,18 @@ def find_capacity(
         stop=stop,
         on_probe=on_probe,
     )
-    rate = give_up_below_per_s or start_rate_per_s or search.lone_rate_per_s
-    while True:
-        search.probe(rate)
-        answer = search.answer()
-        if answer is not None:
-            return answer
-        rate = search.next_rate()
+    guess = start_rate_per_s if alone_ms <= search.limit_ms else None
+    search.probe(give_up_below_per_s or guess or search.lone_rate_per_s)
+    while (answer := search.answer()) is None:
+        search.probe(search.next_rate())
+    return answer
 
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
     measure: Measure
     limits: tuple[LatencyLimit, ...]
+    alone_ms: float
     budget_s: float
     seed: int
     to_beat: float | None
@@ -124,8 +125,8 @@ class _Search:
 
     @property
     def lone_rate_per_s(self) -> float:
-        """A rate at which a server that answers within the limit is idle three quarters of the time."""
-        return 250.0 / self.limit_ms
+        """A rate at which a server that answers within the limit, or `alone_ms`, is idle for 3/4 of the time."""
+        return 250.0 / max(self.limit_ms, self.alone_ms)
 
     @property
     def warmup_s(self) -> float:
@@ -272,7 +273,7 @@ class _Search:
     def _busier_per_s(self) -> float | None:
         """Return a higher rate to try if lone requests are too slow; None if the server gets no faster.
 
-        Clocks that save power, and schedulers, make a server slower when it is idle.
+        Clocks that save power, and schedulers, make a server slower when it is idle; one user kept it busy.
         """
         lone = self._lone()[0]
         above = [seen for seen in self.trusted if seen.rate_per_s > 1.001 * self.lone_rate_per_s]
@@ -281,7 +282,8 @@ class _Search:
         busiest = max(busy, key=lambda seen: seen.rate_per_s, default=lone)
         rate = _STEP_UP * busiest.rate_per_s
         if busiest is lone:
-            return rate if rate < overload_per_s and math.isfinite(lone.median_ms) else None
+            may_get_faster = self.alone_ms <= self.limit_ms and math.isfinite(lone.median_ms)
+            return rate if rate < overload_per_s and may_get_faster else None
         faster = (
             busiest.median_ms < _FASTER * lone.median_ms or busiest.verdict.share < _FASTER * lone.verdict.share
         )

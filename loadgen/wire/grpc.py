@@ -54,8 +54,8 @@ class GrpcWire(LoadWire):
 
     Each call goes to an idle connection of up to eight; if none is idle, calls share them in turn. More are opened
     if the server limits the calls on each. What the server did not process (GOAWAY, REFUSED_STREAM) goes to
-    another connection at once, up to three times in all. A response of status OK that is not as `expected` is
-    malformed.
+    another connection at once, up to three times in all; not counted is a GOAWAY after earlier calls of its
+    connection were taken. A response of status OK that is not as `expected` is malformed.
     """
 
     def __init__(
@@ -168,12 +168,9 @@ class GrpcWire(LoadWire):
         if connection is None:
             self._unsent.remove(row)
             return
-        try:
-            connection.http2.cancel(row)
-            self._watch(connection)
-            self._rest_if_idle(connection)
-        except OSError as error:
-            self._broken(connection, error)
+        connection.http2.cancel(row)
+        self._watch(connection)
+        self._rest_if_idle(connection)
 
     def close(self) -> None:
         """Close all connections; requests in flight are forgotten."""
@@ -231,12 +228,9 @@ class GrpcWire(LoadWire):
         self.in_flight[row] = connection
         if self.places:
             self.places[row] = connection.stream.place + 1
-        try:
-            if connection.http2.start(row, self._requests[row % len(self._requests)]):
-                return True
-            self._watch(connection)
-        except OSError as error:
-            self._broken(connection, error)
+        if connection.http2.start(row, self._requests[row % len(self._requests)]):
+            return True
+        self._watch(connection)
         return False
 
     def _watch(self, connection: _Connection) -> None:
@@ -247,8 +241,9 @@ class GrpcWire(LoadWire):
             self._poller.change(connection.fd, wants)
 
     def _answered(self, call: Call, reset: bool) -> None:
-        if call.refused and self._tries.get(call.row, 1) < _MAX_TRIES:
-            self._tries[call.row] = self._tries.get(call.row, 1) + 1
+        tries = self._tries.get(call.row, 1) + (call.refused or 0)
+        if call.refused is not None and tries <= _MAX_TRIES:
+            self._tries[call.row] = tries
             self.resent += 1
             self.send(call.row)
             return

@@ -45,11 +45,11 @@ _IN_PARTS = END_HEADERS | PADDED | WITH_PRIORITY
 
 
 class Http2Connection(SendingHalf):
-    """Starts calls and reports their ends; many may be in flight. Raises OSError if the connection breaks.
+    """Starts calls and reports their ends; many may be in flight. Reading raises OSError if the connection breaks.
 
     `ended(call, reset)` is called for every call that ends: `reset` if the server broke it off, else its headers
-    and trailers are in `call.fields`. `call.refused`: it did not process it, so that it may be sent again.
-    Up to `most_kept` bytes of a message and its prefix are kept, in `call.answer`.
+    and trailers are in `call.fields`. `call.refused`: None unless it did not process it, so that it may be sent
+    again. Up to `most_kept` bytes of a message and its prefix are kept, in `call.answer`.
     """
 
     def __init__(
@@ -213,9 +213,9 @@ class Http2Connection(SendingHalf):
         """Act on a GOAWAY: calls that the server did not accept end here, the others may finish."""
         self.leaving = True
         for stream_id in [number for number in self.calls if number > last_id]:
-            self._refuse(stream_id)
+            self._refuse(stream_id, tries=int(last_id == 0))  # else it took others, so that the next are nearer
 
-    def _refuse(self, stream_id: int) -> None:
+    def _refuse(self, stream_id: int, *, tries: int = 1) -> None:
         if stream_id in self.calls:
-            self.calls[stream_id].refused = True
+            self.calls[stream_id].refused = tries
         self._end(stream_id, reset=True)

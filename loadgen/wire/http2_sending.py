@@ -52,7 +52,7 @@ class Call:
         self.answer = bytearray()
         self.data_bytes = 0
         self.blocks = 0  # of headers
-        self.refused = False  # the server says that it did nothing for it
+        self.refused: int | None = None  # if the server says that it did nothing for it: the tries that this costs
 
     def fault_of_frame(self) -> str | None:
         """Return the fault if the data are not one complete, uncompressed message; None if they are."""
@@ -65,7 +65,7 @@ class Call:
 
 
 class SendingHalf:
-    """Starts calls; many may be in flight. Raises OSError if the connection breaks."""
+    """Starts calls; many may be in flight. A connection that breaks takes no more; reading raises its error."""
 
     def __init__(self, stream: Stream, head: RequestHead) -> None:
         self.stream = stream
@@ -131,7 +131,10 @@ class SendingHalf:
             self.flush()
 
     def flush(self) -> None:
-        """Give the kernel as many waiting bytes as it takes."""
+        """Give the kernel as many waiting bytes as it takes; none if the connection broke.
+
+        What the server sent before, such as a GOAWAY, is still to be read.
+        """
         try:
             while self._outgoing:
                 count = self.stream.send(self._outgoing)
@@ -140,6 +143,8 @@ class SendingHalf:
             self._replies = 0
         except BlockingIOError:
             return
+        except OSError:
+            self.leaving = True
 
     def _apply_settings(self, payload: bytes) -> None:
         for name, value in settings_in(payload):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from loadgen.measurement.other_runs import and_others, other_runs
 from loadgen.processes import scratch_folder
 from model_repo.errors import LauncherMissing, ServerError, install_command
 from model_repo.server.options import ServerOptions
@@ -124,10 +126,12 @@ def _machine(machine: Hardware) -> Check:
 
 
 def _quiet() -> Check:
-    """Check that no stalls would distort latencies that are measured here."""
-    stalls = measure_stalls(WATCHED_S)
-    found = f"in {WATCHED_S:g} s, a waiting thread ran {stalls.worst_ms:.1f} ms late at the worst"
-    if stalls.worst_ms < COUNTS_MS:
+    """Check that no stalls, and no other run's load, would distort latencies that are measured here."""
+    stalls, beside = measure_stalls(WATCHED_S), other_runs(os.getpid())
+    found = (
+        f"in {WATCHED_S:g} s, a waiting thread ran {stalls.worst_ms:.1f} ms late at the worst{and_others(beside)}"
+    )
+    if stalls.worst_ms < COUNTS_MS and not beside:
         return Check(name="quiet", state="ok", found=found)
     hint = "stop other programs here, or measure on a dedicated machine"
     return Check(name="quiet", state="poor", found=f"{found}; requests are late by as much", add=hint)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadgen.errors import ClientFailed
+from loadgen.measurement.other_runs import and_others, other_runs
 from loadgen.records.formats import format_ms, format_percent
 from loadgen.spec.limits import LatencyLimit
 from search.trials import events
@@ -91,9 +92,9 @@ def check_quiet(
         over = f"the limit of {limit.limit_ms:g} ms" if least_ms == limit.limit_ms else f"{least_ms:g} ms"
         raise MachineStalls(
             f"This machine's processors stall: {found}, and delays over {over} took "
-            f"{format_percent(too_long)} of {PROBE_S:g} s.",
+            f"{format_percent(too_long)} of {PROBE_S:g} s{and_others(other_runs(os.getpid()))}.",
             "Stop what else runs here, or use a machine of its own; --despite-noise measures anyway.",
         )
     if long > MAX_SHARE:
-        text = f"This machine is not quiet: {found}, and stalls took {format_percent(long)} of {PROBE_S:g} s."
-        on_event(events.Note(text=text, warning=True))
+        text = f"This machine is not quiet: {found}, and stalls took {format_percent(long)} of {PROBE_S:g} s"
+        on_event(events.Note(text=f"{text}{and_others(other_runs(os.getpid()))}.", warning=True))

@@ -15,6 +15,7 @@ from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, MeasurementRecord, TrialState
 from search.simulator.replay import ReplayResult, replay_run
 from search.simulator.server import Simulated
+from search.simulator.service_times import LONE_S
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import Bench, BenchFailed
 from search.trials.context import TrialContext, emit_probed, load_run_of, run_load
@@ -71,12 +72,14 @@ def run_capacity_trial(
     beat = None if best_per_s is None else best_per_s * WORTH_BEATING_BY
     try:
         bench.load(config)
+        known = beat is not None or runs_before > 0  # what the limit allows
         estimate = find_capacity(
             measure,
             limits=slo.tested,
             budget_s=budget_s,
             seed=context.seed_of(number, runs_before),
             start_rate_per_s=_guess_per_s(context, config),
+            alone_ms=0.0 if known else _alone_ms(bench, config, seed=context.seed_of(number, 0)),
             give_up_below_per_s=beat,
             stop=stop,
             on_probe=on_probe,
@@ -120,6 +123,20 @@ def _guess_per_s(context: TrialContext, config: ServingConfig) -> float | None:
         config.engine, limit_ms=context.slo.first.limit_ms, largest=max(1, config.max_batch_size)
     )
     return GUESSED_SHARE * rows_per_s / context.workload.rows_per_request or None
+
+
+def _alone_ms(bench: Bench, config: ServingConfig, *, seed: int) -> float:
+    """Return the median latency of one user's requests without their wait for a batch; 0 if none was answered.
+
+    More requests fill a batch sooner.
+    """
+    try:
+        log = bench.saturate(1, LONE_S, seed).log
+    except BenchFailed:  # if the server is to blame, the first rate will fail, too
+        return 0.0
+    waits_ms = sum(one.max_queue_delay_us for one in config.models) / 1e3
+    answered_ms = log.service_ns[~log.failed] / 1e6
+    return max(0.0, float(np.median(answered_ms)) - waits_ms) if len(answered_ms) else 0.0
 
 
 def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> float | None:

@@ -34,7 +34,7 @@ class Memory:
     """A connection with the test at the other end: it returns `coming`, one per read, for ever with `again`.
 
     All bytes arrive at the time 7. `room` is the number of bytes taken before it blocks, None: all; `steps` is the
-    number of calls until it is connected. `broken` is the error that it raises from now on.
+    number of calls until it is connected. `broken` is the error that it raises once what came has been read.
     """
 
     def __init__(self, fd: int) -> None:
@@ -75,7 +75,9 @@ class Memory:
         return len(taken)
 
     def recv_into(self, buffer: memoryview) -> int:
-        self._check()
+        assert not self.closed, "it was closed before"
+        if not self.coming and not self.again:
+            self._check()
         self.reads += 1
         if not self.coming and not self.again:
             raise BlockingIOError

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_bench import BudgetOfLoad, SimulatedBench
+from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
 from virtual_search import SLO
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.capacity_fit import Probe
 from search.cost.cost import PriceRecord
 from search.find_best import NothingFound, SearchRequest, SearchResult, find_best
 from search.records.run_files import TRIALS_FILE, read_predictions, read_trials
@@ -28,6 +29,17 @@ class ServedBench(SimulatedBench):
 
     def replica_start_s(self, config: object) -> float | None:
         return 3.0
+
+
+@dataclass
+class NotedRates(ServedBench):
+    """Notes the rates that it is sent."""
+
+    rates_per_s: list[float] = field(default_factory=list)
+
+    def measure(self, rate_per_s: float, *rest: Any, **named: Any) -> Probe:
+        self.rates_per_s.append(rate_per_s)
+        return super().measure(rate_per_s, *rest, **named)
 
 
 def found(space: SearchSpace, folder: Path, bench: SimulatedBench, **changes: Any) -> SearchResult:
@@ -98,10 +110,15 @@ def test_an_slo_that_nothing_meets_is_explained_after_the_server_has_gone(
 ) -> None:
     seen = list[events.Event]()
     slo = Slo(limits=(LatencyLimit(limit_ms=1.0),))
-    with pytest.raises(NothingFound, match="p99 within 1 ms"):
-        found(space, tmp_path, ServedBench(limit_ms=1.0), slo=slo, seen=seen)
+    bench = NotedRates(limit_ms=1.0)
+    with pytest.raises(NothingFound, match="p99 within 1 ms") as caught:
+        found(space, tmp_path, bench, slo=slo, seen=seen)
+    assert caught.value.status == "violated"
     assert isinstance(seen[-1], events.Note)
     assert seen[-1].text == "left"
+    fastest_s = min(default_service_s(config, 1) for config in bench.loaded)
+    assert bench.rates_per_s, "lone requests are counted, as evidence"
+    assert max(bench.rates_per_s) * fastest_s < 0.3, "requests were hardly to meet"
 
 
 def test_nothing_is_served_for_a_directory_that_cannot_be_read(space: SearchSpace, tmp_path: Path) -> None:

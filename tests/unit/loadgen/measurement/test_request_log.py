@@ -141,6 +141,13 @@ def test_a_busy_client_is_a_problem_and_named_as_the_cause_of_late_sends() -> No
     assert "93%" in problems[1]
 
 
+def test_another_run_is_named_as_a_cause_of_late_sends() -> None:
+    beside = replace(IDLE, beside=("optimize (process 7)", "loadtest (process 9)"))
+    [problem] = measured(log_of([20.0] * 100, lag_ms=9.0), client=beside).problems
+    assert "optimize (process 7) and loadtest (process 9)" in problem
+    assert measured(log_of([20.0] * 100), client=beside).problems == ()
+
+
 def test_a_client_out_of_files_is_a_problem() -> None:
     [problem] = measured(log_of([1.0] * 10, outcome=[CLIENT_LIMIT] * 10)).problems
     assert problem.startswith("10 requests found no free file or port")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from wire_benches import GrpcBench
+from wire_benches import GrpcBench, grpc_answer
 
 from loadgen.status import CLIENT_LIMIT, CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_name
 from loadgen.wire.grpc_call import grpc_message
@@ -125,6 +125,33 @@ def test_a_call_that_is_refused_three_times_fails() -> None:
         assert bench.wire.resent == 2
 
 
+def test_a_call_gets_nearer_with_each_goodbye_that_took_others_and_is_sent_until_one_takes_it(
+    one: GrpcBench,
+) -> None:
+    for row in range(6):
+        one.wire.send(row)
+    for served in range(6):
+        one.settle()
+        one.give(one.streams[served], goodbye(1))
+        one.answer(one.streams[served], 1)
+    assert one.ended == [(row, OK, 7) for row in range(6)]
+    assert one.wire.resent == 5 + 4 + 3 + 2 + 1
+
+
+def test_what_came_before_a_connection_broke_counts(two: GrpcBench) -> None:
+    first, second = two.streams
+    for row in range(3):
+        two.wire.send(row)
+    first.coming += [grpc_answer(1) + goodbye(1)]
+    first.broken = RESET
+    two.wire.send(3)
+    two.wire.send(4)
+    assert [two.of(row) for row in (2, 3, 4)] == [first, second, first]
+    two.wire.handle(first.fd, READ | WRITE)
+    assert two.ended == [(0, OK, 7)]
+    assert [two.of(row) for row in (1, 2, 3, 4)] == [second] * 4
+
+
 @pytest.mark.parametrize("broken", [b"", b"\xff" * 20])
 def test_a_connection_that_ends_fails_all_calls_on_it_and_no_other(two: GrpcBench, broken: bytes) -> None:
     for row in range(4):
@@ -142,6 +169,7 @@ def test_a_connection_that_ends_fails_all_calls_on_it_and_no_other(two: GrpcBenc
 def test_a_connection_found_broken_by_a_call_fails_it_and_the_next_call_goes_elsewhere(two: GrpcBench) -> None:
     two.streams[0].broken = RESET
     assert not two.wire.send(0)
+    two.wire.handle(two.streams[0].fd, READ)
     assert two.ended == [(0, CLOSED, 0)]
     assert two.wire.error_example == "connection closed, [Errno 104] Connection reset by peer"
     two.wire.send(1)
@@ -275,6 +303,7 @@ def test_giving_up_on_a_broken_connection_fails_the_other_calls_on_it(one: GrpcB
     one.wire.send(1)
     one.streams[0].broken = RESET
     one.wire.give_up(0)
+    one.wire.handle(one.streams[0].fd, READ)
     assert one.ended == [(1, CLOSED, 0)]
     assert one.wire.error_example == "connection closed, [Errno 104] Connection reset by peer"
     assert one.open_streams() == []

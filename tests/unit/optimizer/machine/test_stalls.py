@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from loadgen.measurement.other_runs import other_runs
+from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.limits import LatencyLimit
 from optimizer.machine.stalls import MachineStalls, SchedulingStalls, check_quiet, measure_stalls
 from search.trials import events
@@ -81,10 +83,39 @@ def test_stalls_over_the_limit_for_over_one_per_cent_are_refused() -> None:
     assert len(checked((60.0, 55.0), despite_noise=True)) == 1
 
 
+OF_ANOTHER = """
+import sys
+from loadgen.measurement.other_runs import other_runs
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.limits import LatencyLimit
+from optimizer.machine.doctor import Check, diagnose
+from optimizer.machine.stalls import MachineStalls, SchedulingStalls, check_quiet
+try:
+    stalls = SchedulingStalls(seconds=2.0, delays_ms=((900.0,),))
+    check_quiet(LatencyLimit(limit_ms=50.0), despite_noise=False, measure=lambda seconds: stalls)
+except MachineStalls as refused:
+    print(refused.what)
+embedded = Check(name="Triton, embedded", state="ok", found="")
+print(next(f"{check.found} {check.state}" for check in diagnose(lambda: embedded) if check.name == "quiet"))
+"""
+
+
+@pytest.mark.system
+def test_a_run_that_sends_load_is_named_to_another_and_not_to_itself() -> None:
+    me = f"(process {os.getpid()})"
+    with LoadGenerator():
+        done = subprocess.run([sys.executable, "-c", OF_ANOTHER], capture_output=True, text=True, check=True)
+        assert not any(me in run for run in other_runs(os.getpid()))
+    refusal, diagnosis = done.stdout.splitlines()
+    assert me in refusal
+    assert me in diagnosis
+    assert diagnosis.endswith("poor")
+
+
 def test_a_limit_below_five_milliseconds_is_not_refused_for_what_every_timer_does() -> None:
     tiny = LatencyLimit(limit_ms=0.05)
     assert checked((0.1, 2.2, 4.9) * 400, limit=tiny) == []
-    with pytest.raises(MachineStalls, match=r"delays over 5 ms took 3 % of 2 s\.\n"):
+    with pytest.raises(MachineStalls, match=r"delays over 5 ms took 3 % of 2 s"):
         checked((6.0,) * 10, limit=tiny)
 
 
