@@ -24,6 +24,7 @@ from optimizer.run.workload_inputs import check_traffic
 from optimizer.run_file import saved_config
 from search.records.run_files import named_run
 from search.redact import has_password, is_storage_url, shown_storage
+from search.trials.objective import OBJECTIVES
 
 
 def _refuse_implied(limits: Sequence[LatencyLimit]) -> None:
@@ -135,9 +136,9 @@ def _check_together(config: OptimizeConfig, values: Values) -> None:
             "Leave --max-memory out, or measure with --server embedded or local.",
         )
     check_rates(config)
-    if config.objective == "latency" and config.rate_to_serve_per_s is None:
+    if "rate" in OBJECTIVES[config.objective].needs and config.rate_to_serve_per_s is None:
         raise BadInput(
-            "--objective latency needs a rate at which latencies are compared.",
+            f"--objective {config.objective} needs a rate at which configurations are compared.",
             "Add --rate PER_S, the traffic of one replica.",
         )
     check_shared_memory(config.shared_memory, server)
@@ -198,9 +199,9 @@ def resumed_config(values: Values, origins: Origins) -> tuple[OptimizeConfig, li
 
 def _check_sense(config: OptimizeConfig, given: Mapping[str, object]) -> None:
     """Raise BadInput for options that may change, but not in this run."""
-    if "rate" in given and config.objective == "latency":
+    if "rate" in given and "rate" in OBJECTIVES[config.objective].needs:
         raise BadInput(
-            f"--rate cannot change with --resume: the run compares latencies at {config.rate_to_serve_per_s:g}/s.",
+            f"--rate cannot change with --resume: the run compares at {config.rate_to_serve_per_s:g}/s.",
             "Leave --rate out, or start a new run without --resume.",
         )
     if "server_url" in given and config.server != "remote":

@@ -23,15 +23,15 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.context import Budget
-from search.trials.objective import COST, Objective, PowerUnknown
+from search.trials.objective import COST, Cost, Energy, Latency, Objective, PowerUnknown
 from search.trials.trial import Trial
 
 pytestmark = pytest.mark.slow
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 RATE = 300.0
-SOONEST = Objective(name="latency", rate_per_s=RATE)
-SPARING = Objective(name="energy")
+SOONEST = Latency(rate_per_s=RATE)
+SPARING = Energy()
 
 
 def searched(
@@ -91,10 +91,10 @@ def test_energy_that_nobody_measures_is_said_after_the_first_trial(tmp_path: Pat
 
 
 def test_latency_alone_has_a_rate() -> None:
-    with pytest.raises(ValueError, match="only latency"):
-        Objective(name="latency")
-    with pytest.raises(ValueError, match="only latency"):
-        Objective(name="cost", rate_per_s=5.0)
+    with pytest.raises(ValueError, match="latency at a rate of None"):
+        Latency()
+    with pytest.raises(ValueError, match=r"cost at a rate of 5\.0"):
+        Cost(rate_per_s=5.0)
 
 
 def at(number: int, rate_per_s: float, p99_ms: float) -> Trial:
