@@ -21,16 +21,6 @@ from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW
 from search.trials.objective import OBJECTIVES, Objective
 
-KNOBS = {
-    "engine": "engine",
-    "max_batch_size": "maximum batch size",
-    "instance_count": "instances",
-    "intra_op_threads": "threads each",
-    "max_queue_delay_us": "queue delay",
-    "preferred_batch_sizes": "preferred batch sizes",
-    "cuda_graph_batch_sizes": "CUDA graphs",
-}
-
 TOO_MUCH = 1.2
 """If certified rates differ by 20 % more than estimated capacities, the ratio of those is said too."""
 

@@ -40,18 +40,16 @@ PROFILE_FILE = "service_times.json"
 
 
 class KindRecord(Record):
-    """A curve of one engine with so many threads an instance."""
+    """A curve of one kind."""
 
-    engine: str
-    threads: int
-    cuda_graphs: bool
+    kind: Kind
     curve: ServiceCurve
 
 
 class ProfileRecord(Record):
     """All that was profiled."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     curves: tuple[KindRecord, ...]
 
 
@@ -64,9 +62,7 @@ def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurv
 def profile_text(curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> str:
     """Return the profile as JSON, for `curves_from_text`."""
     records = tuple(
-        KindRecord(engine=engine, threads=threads, cuda_graphs=graphs, curve=curve)
-        for (engine, threads, graphs), by_busy in curves.items()
-        for curve in by_busy.values()
+        KindRecord(kind=kind, curve=curve) for kind, by_busy in curves.items() for curve in by_busy.values()
     )
     return ProfileRecord(curves=records).model_dump_json(indent=1)
 
@@ -84,5 +80,5 @@ def curves_from_text(text: str | bytes) -> dict[Kind, dict[int, ServiceCurve]]:
     profile = ProfileRecord.model_validate_json(text)
     found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)
     for record in profile.curves:
-        found[record.engine, record.threads, record.cuda_graphs][record.curve.busy] = record.curve
+        found[record.kind][record.curve.busy] = record.curve
     return found
