@@ -46,8 +46,7 @@ class Knob:
     `values` returns those to try, in increasing order. `render` sets one in a configuration that has its batches,
     and `read` returns that of a configuration. Service times are profiled for each value if it is
     `in_profile_key`. Reports show `label` and `text`, which is None if there is no effect; `said` is the part of a
-    configuration's name. `option` takes the values, each as `written`. Only engines that it `applies` to have the
-    knob; it is also varied of the models that another one calls if `of_members`.
+    configuration's name. `option` takes the values, each as `written`. Only engines that it `applies` to have it.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Knob:
     said: Callable[[Any], str]
     option: str = ""
     written: Callable[[int], str] = str
-    of_members: bool = False
     applies: Callable[[Engine], bool] = lambda _: True
 
     def listed(self, values: Iterable[int]) -> str:
@@ -121,8 +119,8 @@ def _powers_of_two(largest: int) -> tuple[int, ...]:
     return tuple(sorted(powers | {largest}))
 
 
-def _several(count: int, one: str) -> str:
-    return f"{count} {one}{'s' * (count > 1)}"
+def _several(count: int, one: str, none: str = "") -> str:
+    return f"{count} {one}{'s' if count > 1 else ''}" if count else none
 
 
 KNOBS: dict[str, Knob] = {
@@ -138,7 +136,6 @@ KNOBS: dict[str, Knob] = {
             text=lambda config: str(config.max_batch_size or "no batching"),
             said=lambda config: f"batch {config.max_batch_size}" if config.max_batch_size > 1 else "no batching",
             option="--max-batch-size",
-            of_members=True,
         ),
         Knob(
             name="instance_count",
@@ -150,7 +147,6 @@ KNOBS: dict[str, Knob] = {
             text=lambda config: str(config.instance_count),
             said=lambda config: _several(config.instance_count, "instance"),
             option="--instances",
-            of_members=True,
         ),
         Knob(
             name="intra_op_threads",
@@ -160,9 +156,7 @@ KNOBS: dict[str, Knob] = {
             read=attrgetter("intra_op_threads"),
             in_profile_key=True,
             text=lambda config: str(config.intra_op_threads or "all cores"),
-            said=lambda config: (
-                _several(config.intra_op_threads, "thread") if config.intra_op_threads else "all cores"
-            ),
+            said=lambda config: _several(config.intra_op_threads, "thread", none="all cores"),
             option="--threads",
         ),
         Knob(
@@ -180,7 +174,6 @@ KNOBS: dict[str, Knob] = {
             ),
             option="--queue-delay",
             written=lambda delay_us: f"{delay_us / 1000:g}ms" if delay_us else "0",
-            of_members=True,
         ),
         Knob(
             name="cuda_graphs",
@@ -199,5 +192,5 @@ KNOBS: dict[str, Knob] = {
 }
 """The knobs by their names. `engine` is one more: its values are the labels of the engines."""
 
-MEMBER_KNOBS = tuple(name for name, knob in KNOBS.items() if knob.of_members)
+MEMBER_KNOBS = ("max_batch_size", "instance_count", "max_queue_delay_us")
 """What is varied of a model that another one calls, as `MODEL.max_batch_size`."""

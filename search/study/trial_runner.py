@@ -117,7 +117,7 @@ class TrialRunner(TrialContext):
         """Run and record a trial of the asked point; None if it was stopped before it had a result.
 
         `measured` serves and measures the configuration. `why` is kept with the trial. Raises SearchImpossible if
-        no engine works, PowerUnknown if the objective is energy and power is not measured.
+        no engine works, BadInput if the objective needs a power that is not measured.
         """
         number = self.store.next_number()
         config = self.store.space.config(knobs)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from loadgen.errors import UserError
+from loadgen.errors import BadInput
 from loadgen.records.formats import format_dollars, format_ms
 from search.cost.cost import JOULES_PER_KWH, energy_kwh_per_million_inferences
 from search.records.recommendation import RecommendationRecord
@@ -43,16 +43,6 @@ SPARING = 0.25
 """A service class can only take the least energy if its predicted rate is at least 25 % of the best rate."""
 
 
-class PowerUnknown(UserError):
-    """The objective needs the power of a GPU, and the machine does not report it."""
-
-    def __init__(self, objective: str) -> None:
-        super().__init__(
-            f"--objective {objective}: the driver of this machine's GPU does not report its power.",
-            "Leave --objective out for the cheapest configuration.",
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospects:
     """What is known when the next trial is chosen: all predictions, the trials, and the best of these.
@@ -70,8 +60,7 @@ class Prospects:
 class Objective(ABC):
     """The criterion that decides between configurations that meet the SLO; `OBJECTIVES` has a class for each.
 
-    `quantile` is that of the first limit. Raises ValueError for a rate that the objective does not need, and
-    without one that it does.
+    `quantile` is that of the first limit. Raises BadInput without a rate that the objective needs.
     """
 
     name: ClassVar[str]
@@ -88,8 +77,11 @@ class Objective(ABC):
     quantile: float = 0.99
 
     def __post_init__(self) -> None:
-        if ("rate" in self.needs) != (self.rate_per_s is not None):
-            raise ValueError(f"objective {self.name} at a rate of {self.rate_per_s}, and it needs {self.needs}")
+        if "rate" in self.needs and self.rate_per_s is None:
+            raise BadInput(
+                f"--objective {self.name} needs a rate at which configurations are compared.",
+                "Add --rate PER_S, the traffic of one replica.",
+            )
 
     @property
     def record(self) -> ObjectiveRecord:
@@ -118,9 +110,12 @@ class Objective(ABC):
         return [trial for _, trial in sorted(worth, key=lambda pair: -pair[0])]
 
     def check(self, trial: Trial) -> None:
-        """Raise PowerUnknown if power is needed and a complete trial has none."""
+        """Raise BadInput if power is needed and a complete trial has none."""
         if "power" in self.needs and trial.state == "complete" and self.worth(trial) is None:
-            raise PowerUnknown(self.name)
+            raise BadInput(
+                f"--objective {self.name}: the driver of this machine's GPU does not report its power.",
+                "Leave --objective out for the cheapest configuration.",
+            )
 
     @staticmethod
     def figures(found: RecommendationRecord) -> tuple[str, str | None, str]:
