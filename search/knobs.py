@@ -24,7 +24,7 @@ MORE_INSTANCES = 4
 class Conditions:
     """What the values of a knob depend on: engines (each by its `given` configuration), machine and requests.
 
-    `owned` are the models of the user's own. Nothing is varied of engines that are served `as_it_is`.
+    `owned` are the models of the user's own.
     """
 
     given: tuple[ServingConfig, ...]
@@ -36,7 +36,6 @@ class Conditions:
     limit_ms: float
     rows_per_request: int
     largest_batch: int
-    as_it_is: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +73,17 @@ def takes_graphs(engine: Engine) -> bool:
 def _batch_sizes(of: Conditions) -> tuple[int, ...]:
     """Return batches of 1, 2, 4, ... whole requests, and those of a model of the user's own."""
     rows, largest = of.rows_per_request, max(of.largest_batch // of.rows_per_request, 1)
-    theirs = {max(one.max_batch_size, rows) for one in of.given}
-    if not of.batched or of.as_it_is:
-        return (max(of.given[0].max_batch_size, rows) if of.batched else 1,)
+    if not of.batched:
+        return (1,)
     if not of.owned:
         return tuple(rows * 2**exponent for exponent in range(largest.bit_length()))
     # A larger one than asked for is that of the baseline alone, and on no axis.
-    fitting = {size for size in theirs if size <= max(of.largest_batch, rows)}
-    return tuple(sorted({*(rows * count for count in _powers_of_two(largest)), *fitting}))
+    theirs = {one.max_batch_size for one in of.given if one.max_batch_size <= max(of.largest_batch, rows)}
+    return tuple(sorted({*(rows * count for count in _powers_of_two(largest)), *theirs}))
 
 
 def _instance_counts(of: Conditions) -> tuple[int, ...]:
     """Return powers of two up to the cores and to what the memory holds, and the counts of the baselines."""
-    if of.as_it_is:
-        return (of.given[0].instance_count,)
     model_bytes = max(config.engine.size_bytes for config in of.given)
     # Each instance of the Python backend is a process with its own copy of the weights; twice for its arena.
     affordable = max(1, int(of.memory_bytes * MEMORY_SHARE // max(2 * model_bytes, 1)))
@@ -106,11 +102,10 @@ def _threads(of: Conditions) -> tuple[int, ...]:
 
 def _delays_us(of: Conditions) -> tuple[int, ...]:
     """Return shares of the latency limit, and the delays of a model of the user's own."""
-    theirs = [config.max_queue_delay_us for config in of.given]
-    if not of.batched or of.as_it_is:
-        return (theirs[0] if of.batched else 0,)
-    shares = (round(share * of.limit_ms * 1000) for share in DELAY_SHARES)
-    return tuple(sorted({*shares, *(theirs if of.owned else ())}))
+    if not of.batched:
+        return (0,)
+    theirs = {config.max_queue_delay_us for config in of.given if of.owned}
+    return tuple(sorted({*(round(share * of.limit_ms * 1000) for share in DELAY_SHARES), *theirs}))
 
 
 def _powers_of_two(largest: int) -> tuple[int, ...]:
@@ -133,7 +128,7 @@ KNOBS: dict[str, Knob] = {
             render=lambda config, _: config,  # whether there are batches depends on it, so it is set before
             read=lambda config: max(config.max_batch_size, 1),
             in_profile_key=False,
-            text=lambda config: str(config.max_batch_size or "no batching"),
+            text=lambda config: str(config.max_batch_size) if config.dynamic_batching else "no batching",
             said=lambda config: f"batch {config.max_batch_size}" if config.max_batch_size > 1 else "no batching",
             option="--max-batch-size",
         ),

@@ -115,9 +115,7 @@ class SearchSpace:
         """
         config = default_config(engine or self.engines[0])
         config = replace(config, members=tuple(member.baseline() for member in self.members))
-        if not config.engine.batched or config.max_batch_size >= self.rows_per_request:
-            return config
-        return replace(config, max_batch_size=self.rows_per_request)
+        return _with_room(config, self.rows_per_request)
 
     def points(self) -> Iterator[Knobs]:
         """Yield every legal combination."""
@@ -244,6 +242,11 @@ def default_config(engine: Engine) -> ServingConfig:
     )
 
 
+def _with_room(config: ServingConfig, rows: int) -> ServingConfig:
+    """Return the configuration with batches of one request at least, if it has batches."""
+    return replace(config, max_batch_size=max(config.max_batch_size, rows)) if config.engine.batched else config
+
+
 def search_space(
     engines: tuple[Engine, ...],
     limits: MachineLimits,
@@ -259,8 +262,9 @@ def search_space(
     Requests have `rows_per_request` each, batches up to `largest_batch` rows. With `as_it_is` nothing is varied,
     like of an ensemble, which has nothing to vary but its `members`.
     """
-    conditions = Conditions(
-        given=tuple(map(default_config, engines)),
+    given = tuple(_with_room(default_config(engine), rows_per_request) for engine in engines)
+    of = Conditions(
+        given=given,
         owned=tuple(engine.own for engine in engines if engine.own is not None),
         batched=all(engine.batched for engine in engines),
         on_gpu=any(engine.device == "gpu" for engine in engines),
@@ -269,11 +273,11 @@ def search_space(
         limit_ms=limit_ms,
         rows_per_request=rows_per_request,
         largest_batch=largest_batch,
-        as_it_is=as_it_is or engines[0].is_ensemble,
     )
+    fixed = as_it_is or engines[0].is_ensemble
     return SearchSpace(
         engines=engines,
-        values={name: knob.values(conditions) for name, knob in KNOBS.items()},
+        values={name: (knob.read(given[0]),) if fixed else knob.values(of) for name, knob in KNOBS.items()},
         limits=limits,
         rows_per_request=rows_per_request,
         members=members,

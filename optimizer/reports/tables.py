@@ -61,7 +61,7 @@ def summary(found: RecommendationRecord) -> Table:
         knobs = (
             (UNKNOWN,) * 2
             if is_ensemble(trial.config)
-            else (_batch(trial.config), str(trial.config.instance_count))
+            else [str(KNOBS[name].text(trial.config)) for name in ("max_batch_size", "instance_count")]
         )
         rate = UNKNOWN if trial.certificate is None else _rate(trial, found.slo.confidence, mark=" once")
         latencies = [_latency(trial, limit).partition(" (")[0] for limit in found.slo.limits]
@@ -125,12 +125,6 @@ def _gpu(trial: TrialRecord) -> str:
     return ", ".join([*busy, *power, *memory]) or UNKNOWN
 
 
-def _batch(config: ConfigRecord) -> str:
-    """Return the largest batch; a user's own model without dynamic batching keeps the one that is configured."""
-    kept = is_own(config) and not config.dynamic_batching
-    return "no batching" if kept or not config.max_batch_size else str(config.max_batch_size)
-
-
 def _rate(trial: TrialRecord, confidence: float, mark: str = ", provisional") -> str:
     certificate = trial.certificate
     if certificate is None:
@@ -171,7 +165,7 @@ def _knobs(shown: Sequence[ConfigRecord]) -> Iterator[tuple[str, list[str]]]:
     yield "engine", [config.engine for config in shown]
     hidden = {*KNOBS} if is_ensemble(shown[0]) else {"intra_op_threads"} if is_own(shown[0]) else set()
     for name, knob in KNOBS.items():
-        texts = [_batch(config) if name == "max_batch_size" else knob.text(config) for config in shown]
+        texts = [knob.text(config) for config in shown]
         if any(texts) and name not in hidden:
             yield knob.label, [text or UNKNOWN for text in texts]
 
