@@ -178,7 +178,7 @@ class SearchSpace:
             members=members,
         )
         for name, knob in KNOBS.items():
-            if name in knobs and knob.applies(engine):
+            if name in knobs and knob.applies(engine) and knob.read(config) != knobs[name]:
                 config = knob.render(config, int(knobs[name]))
         return config
 

@@ -100,11 +100,7 @@ def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Ite
     """Rows on GPUs and energy, if they were measured."""
     if any(trial.measurement is not None and trial.measurement.gpu is not None for trial in shown):
         yield "GPUs meanwhile", [_gpu(trial) for trial in shown]
-    cost, default = found.cost, default_of(found)
-    known = {found.winner.number: cost.energy_kwh_per_million_inferences}
-    if default is not None:
-        known[default.number] = cost.baseline_energy_kwh_per_million_inferences
-    energies = [known.get(trial.number) or energy_of(trial, found.workload.rows_per_request) for trial in shown]
+    energies = [energy_of(trial, found.workload.rows_per_request) for trial in shown]
     if any(energy is not None for energy in energies):
         texts = [UNKNOWN if energy is None else f"{energy:.3g} kWh" for energy in energies]
         yield "energy per million, only GPUs", texts
