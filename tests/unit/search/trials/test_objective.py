@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.answer.recommend import alternatives_to, reason_for
 from search.certification.certify import CertifiedResult
+from search.choices import ObjectiveName
 from search.records.slo import Slo
 from search.records.trial import GpuRecord
 from search.simulator.server import SimulatedServer, simulate
@@ -24,7 +25,7 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.context import Budget
-from search.trials.objective import COST, Energy, Latency, Objective
+from search.trials.objective import COST, OBJECTIVES, Energy, Latency, Objective
 from search.trials.trial import Trial
 
 pytestmark = pytest.mark.slow
@@ -89,6 +90,11 @@ def test_energy_that_nobody_measures_is_said_after_the_first_trial(tmp_path: Pat
     with pytest.raises(BadInput, match="energy"):
         run_search(runner)
     assert len(store.trials) == 1
+
+
+def test_what_can_be_asked_for_is_in_the_table() -> None:
+    assert tuple(OBJECTIVES) == get_args(ObjectiveName)
+    assert all(kind.name == name for name, kind in OBJECTIVES.items())
 
 
 def test_latency_needs_a_rate() -> None:
