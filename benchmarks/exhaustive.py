@@ -129,9 +129,9 @@ def grid_of(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     """Return axes of the space that replace those of `optimize`."""
     delays_ms = arguments.delays_ms
     given = {
-        "max_batch_sizes": arguments.batches,
-        "instance_counts": arguments.instances,
-        "max_queue_delays_us": delays_ms and tuple(1000 * delay for delay in delays_ms),
+        "max_batch_size": arguments.batches,
+        "instance_count": arguments.instances,
+        "max_queue_delay_us": delays_ms and tuple(1000 * delay for delay in delays_ms),
     }
     return {name: values for name, values in given.items() if values is not None}
 

@@ -182,7 +182,8 @@ class ServingConfig:
     `max_batch_size` 0 means no batching: each request carries the whole tensors. `intra_op_threads` 0 leaves the
     number to ONNX Runtime (one per core). `preferred_batch_sizes` empty means that Triton prefers the maximum
     batch size alone. `cuda_graph_batch_sizes` empty means no CUDA graphs; a batch in between is padded to the
-    next. `members` are the configurations of the engine's members, in their order.
+    next. `backend_options` are (name, value) pairs for the engine's runtime. `members` are the configurations of
+    the engine's members, in their order.
     """
 
     engine: Engine
@@ -193,6 +194,7 @@ class ServingConfig:
     preferred_batch_sizes: tuple[int, ...] = ()
     intra_op_threads: int = 0
     cuda_graph_batch_sizes: tuple[int, ...] = ()
+    backend_options: tuple[tuple[str, str], ...] = ()
     members: tuple[ServingConfig, ...] = ()
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from optimizer.model_source import (
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
 from optimizer.with_model import WithModel, with_models_from_texts
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
+from search.knobs import KNOBS
 
 STORAGE_VARIABLE = "TRITUNE_STORAGE"
 SERVER_URL_VARIABLE = "TRITUNE_SERVER_URL"
@@ -206,7 +207,7 @@ class OptimizeConfig:
         "D1,D2",
         name="queue_delay",
         parse=space_options.delays_from_text,
-        show=space_options.delays_text,
+        show=KNOBS["max_queue_delay_us"].listed,
     )
     excluded: tuple[tuple[str, str], ...] = SEARCH(
         "A value that is not tried, named as --dry-run shows it: `engine=tensorrt-fp16`, `instance_count=4`. "

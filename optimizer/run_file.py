@@ -17,7 +17,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.model_source import saved_source
 from search.records.run_files import RUN_FILE
 from search.records.slo import Slo
-from search.trials.objective import Objective
+from search.trials.objective import OBJECTIVES, Objective
 
 _SAVED: TypeAdapter[OptimizeConfig] = TypeAdapter(OptimizeConfig)
 
@@ -68,8 +68,9 @@ def slo_of(config: OptimizeConfig) -> Slo:
 
 def objective_of(config: OptimizeConfig) -> Objective:
     """Return the objective that makes one configuration better than another."""
-    rate = config.rate_to_serve_per_s if config.objective == "latency" else None
-    return Objective(name=config.objective, rate_per_s=rate, quantile=config.limits[0].quantile)
+    kind = OBJECTIVES[config.objective]
+    rate = config.rate_to_serve_per_s if "rate" in kind.needs else None
+    return kind(rate_per_s=rate, quantile=config.limits[0].quantile)
 
 
 def remote_endpoint(config: OptimizeConfig) -> Endpoint | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from loadgen.errors import BadInput
 from loadgen.spec.units import duration_ms
-from search.choices import KNOB_OPTIONS, KNOBS
+from search.knobs import KNOBS
 
 LONGEST_DELAY_MS = 60_000.0
 
@@ -48,20 +48,15 @@ def delays_from_text(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def delays_text(delays_us: tuple[int, ...]) -> str:
-    """Return queue delays in us as the option has them."""
-    return ",".join(f"{delay_us}us" for delay_us in delays_us)
-
-
 def excluded_from_texts(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return texts such as `instance_count=4` as pairs of a knob and a value. Raises BadInput."""
     found = []
     for text in texts:
         knob, _, value = text.partition("=")
-        if knob.rpartition(".")[2] not in KNOBS or not value:
+        if knob.rpartition(".")[2] not in ("engine", *KNOBS) or not value:
             raise BadInput(
                 f"--exclude {text!r} names no knob with a value.",
-                f"Write KNOB=VALUE, with one of {', '.join(KNOBS)}: --exclude instance_count=4",
+                f"Write KNOB=VALUE, with one of {', '.join(('engine', *KNOBS))}: --exclude instance_count=4",
             )
         if not knob.endswith("engine") and not _NUMBER.fullmatch(value):
             raise BadInput(
@@ -76,9 +71,9 @@ def excluded_texts(excluded: tuple[tuple[str, str], ...]) -> list[str]:
     return [f"{knob}={value}" for knob, value in excluded]
 
 
-BATCHES = counts_from_text(KNOB_OPTIONS["max_batch_size"], 128)
-INSTANCES = counts_from_text(KNOB_OPTIONS["instance_count"], 64)
-THREADS = counts_from_text(KNOB_OPTIONS["intra_op_threads"], 1024, least=0)
+BATCHES = counts_from_text(KNOBS["max_batch_size"].option, 128)
+INSTANCES = counts_from_text(KNOBS["instance_count"].option, 64)
+THREADS = counts_from_text(KNOBS["intra_op_threads"].option, 1024, least=0)
 
 
 def numbers_text(numbers: tuple[int, ...]) -> str:

@@ -13,14 +13,3 @@ Term = Literal["on-demand", "spot", "1-year", "3-year"]
 TERMS: tuple[Term, ...] = get_args(Term)
 LARGEST_BATCH = 64
 """The largest batch of one execution, in batch items."""
-
-KNOB_OPTIONS = {
-    "max_batch_size": "--max-batch-size",
-    "instance_count": "--instances",
-    "intra_op_threads": "--threads",
-    "max_queue_delay_us": "--queue-delay",
-}
-"""The knobs whose values can be given, and the options that give them."""
-
-KNOBS = ("engine", *KNOB_OPTIONS, "cuda_graphs")
-"""The knobs of a search space."""

@@ -219,7 +219,7 @@ def _result(
     return SearchResult(
         winner=winner,
         baseline=baseline,
-        gain=gain_over(winner, baseline) if objective.name != "latency" else None,
+        gain=gain_over(winner, baseline) if objective.rate_per_s is None else None,
         start=certified.start,
         cost=cost_of(
             request.price,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from loadgen.records.formats import format_rate
 from model_repo.spec import ENSEMBLE, OWN, ServingConfig
+from search.knobs import KNOBS
 from search.records.recommendation import RuntimeRecord
 from search.records.trial import ConfigRecord, LoadRunRecord, TrialRecord
 
@@ -94,15 +95,11 @@ def rate_text(trial: TrialRecord) -> str:
 
 
 def _text(config: ServingConfig | ConfigRecord, backend: str, precision: str, *, on_gpu: bool) -> str:
-    batch = f"batch {config.max_batch_size}" if config.max_batch_size > 1 else "no batching"
-    instances = f"{config.instance_count} instance" + ("s" if config.instance_count > 1 else "")
     name = f"{backend} {precision}" if on_gpu and backend != OWN else precision
-    parts = [name, batch, instances + ("" if on_gpu or backend == OWN else _threads(config.intra_op_threads))]
-    if config.cuda_graph_batch_sizes:
-        parts.append("CUDA graphs")
-    if config.max_queue_delay_us:
-        parts.append(f"delay {config.max_queue_delay_us / 1000:g} ms")
-    text = ENSEMBLE if precision == ENSEMBLE else ", ".join(parts)
+    said = {knob.name: knob.said(config) for knob in KNOBS.values()}
+    threads = said.pop("intra_op_threads")
+    said["instance_count"] += "" if on_gpu or backend == OWN else f" x {threads}"
+    text = ENSEMBLE if precision == ENSEMBLE else ", ".join([name, *filter(None, said.values())])
     return "; ".join([text, *(_member_text(member) for member in config.members)])
 
 
@@ -116,9 +113,3 @@ def _member_text(config: ServingConfig | ConfigRecord) -> str:
 def member_name(config: ConfigRecord) -> str:
     """Return the name of a model that another one calls, from its configuration."""
     return config.engine.removeprefix(f"{OWN}-")
-
-
-def _threads(count: int) -> str:
-    if count == 0:
-        return " x all cores"
-    return f" x {count} thread" + ("s" if count > 1 else "")

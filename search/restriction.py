@@ -7,16 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadgen.errors import BadInput
-from search.choices import KNOB_OPTIONS, KNOBS
+from search.knobs import KNOBS
 from search.space import SearchSpace, engine_label, knobs_of
-
-_AXES = {
-    "max_batch_size": "max_batch_sizes",
-    "instance_count": "instance_counts",
-    "intra_op_threads": "intra_op_threads",
-    "max_queue_delay_us": "max_queue_delays_us",
-    "cuda_graphs": "cuda_graphs",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +24,7 @@ class Restriction:
     @property
     def options(self) -> str:
         """The options that ask for it, as they are written."""
-        given = [f"{KNOB_OPTIONS[knob]} {_written(knob, values)}" for knob, values in self.values.items()]
+        given = [f"{KNOBS[knob].option} {KNOBS[knob].listed(values)}" for knob, values in self.values.items()]
         return ", ".join([*given, *(f"--exclude {knob}={value}" for knob, value in self.excluded)])
 
     def of_member(self, name: str, knobs: Collection[str]) -> Restriction:
@@ -47,7 +39,7 @@ class Restriction:
 
     def of_none(self, space: SearchSpace) -> list[str]:
         """Return what is excluded of a space's own knobs and not in it in any case; members are asked before."""
-        axes, own = space.axes(), [(knob, value) for knob, value in self.excluded if knob in KNOBS]
+        axes, own = space.axes(), [(knob, value) for knob, value in self.excluded if "." not in knob]
         return [f"{knob}={value}" for knob, value in own if value not in map(str, axes.get(knob, ()))]
 
 
@@ -58,14 +50,14 @@ def restricted(space: SearchSpace, wanted: Restriction) -> SearchSpace:
     Raises BadInput if nothing is left, or for a knob that these engines do not have.
     """
     _check_fixed(space, wanted)
-    before = {knob: axis for knob, axis in space.axes().items() if knob in KNOBS}
+    before = {knob: axis for knob, axis in space.axes().items() if "." not in knob}
     kept = {
         knob: tuple(one for one in wanted.values.get(knob, axis) if (knob, str(one)) not in wanted.excluded)
         for knob, axis in before.items()
     }
-    changes: dict[str, Any] = {field: kept[knob] for knob, field in _AXES.items() if knob in kept}
+    values: dict[str, Any] = {**space.values, **{knob: kept[knob] for knob in KNOBS if knob in kept}}
     engines = tuple(one for one in space.engines if engine_label(one) in kept["engine"])
-    found = replace(space, engines=engines, **changes)
+    found = replace(space, engines=engines, values=values)
     if not all(kept.values()) or next(found.points(), None) is None:
         asked = [knob for knob in before if knob in wanted.values or knob in dict(wanted.excluded)]
         others = "; ".join(f"{knob} {', '.join(map(str, before[knob]))}" for knob in asked)
@@ -104,13 +96,6 @@ def _check_fixed(space: SearchSpace, wanted: Restriction) -> None:
         values = wanted.values.get(knob)
         if reason and values not in (None, space.axes()[knob]):
             raise BadInput(
-                f"{KNOB_OPTIONS[knob]} {_written(knob, values or ())}: {space.name} {reason}.",
-                f"Leave {KNOB_OPTIONS[knob]} out.",
+                f"{KNOBS[knob].option} {KNOBS[knob].listed(values or ())}: {space.name} {reason}.",
+                f"Leave {KNOBS[knob].option} out.",
             )
-
-
-def _written(knob: str, values: tuple[int, ...]) -> str:
-    """Return values as their option takes them: delays in ms."""
-    if knob == "max_queue_delay_us":
-        return ",".join(f"{value / 1000:g}ms" if value else "0" for value in values)
-    return ",".join(map(str, values))

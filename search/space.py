@@ -8,26 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import SLOT_BACKENDS, Engine, ServingConfig
 from search.choices import LARGEST_BATCH
+from search.knobs import KNOBS, MEMBER_KNOBS, Conditions
 
 Knobs = dict[str, int | str]
 """A point of the space by the names that Optuna and the trial records use."""
 
 Key = tuple[int | str, ...]
 """A point as a key: see `key_of`."""
-
-DELAY_SHARES = (0.0, 0.02, 0.05, 0.1)
-"""Queue delays as shares of the latency limit. Under load a delay buys little (waiting batches grow while all
-instances are busy), so few values are enough."""
-
-MEMORY_SHARE = 0.5
-
-MORE_INSTANCES = 4
-"""A model of the user's own is tried with up to four times its configured instances, also if cores are fewer."""
-MEMBER_KNOBS = ("max_batch_size", "instance_count", "max_queue_delay_us")
-"""What is varied of a model that another one calls, as `MODEL.max_batch_size`."""
 
 MAX_SLOTS = 4
 """Instances that compute in turns: two keep a GPU busy, and four have their requests gathered in time."""
@@ -43,35 +32,24 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """All legal combinations of the knobs for the given engines; `axes` lists each knob's values in order.
+    """All legal combinations of the knobs for the given engines; `values` has those of each knob in order.
 
     `members` are the spaces of the engines' members, in their order. `start` is the configuration that the user
     starts from. Those in `only_compared` are measured, but the user does not want them as the answer.
     """
 
     engines: tuple[Engine, ...]
-    max_batch_sizes: tuple[int, ...]
-    instance_counts: tuple[int, ...]
-    intra_op_threads: tuple[int, ...]
-    max_queue_delays_us: tuple[int, ...]
+    values: Mapping[str, tuple[int, ...]]
     limits: MachineLimits
     rows_per_request: int = 1
     members: tuple[SearchSpace, ...] = ()
-    cuda_graphs: tuple[int, ...] = (0, 1)
     start: ServingConfig | None = None
     only_compared: tuple[ServingConfig, ...] = ()
 
     def axes(self) -> dict[str, tuple[int | str, ...]]:
-        """Return each knob's name and its values, in increasing order."""
-        axes: dict[str, tuple[int | str, ...]] = {
-            "engine": tuple(engine_label(engine) for engine in self.engines),
-            "max_batch_size": self.max_batch_sizes,
-            "instance_count": self.instance_counts,
-            "intra_op_threads": self.intra_op_threads,
-            "max_queue_delay_us": self.max_queue_delays_us,
-        }
-        if self.has_cuda_graphs:
-            axes["cuda_graphs"] = self.cuda_graphs
+        """Return the name and the values, in increasing order, of each knob that an engine has."""
+        axes: dict[str, tuple[int | str, ...]] = {"engine": tuple(map(engine_label, self.engines))}
+        axes |= {name: self.values[name] for name, knob in KNOBS.items() if any(map(knob.applies, self.engines))}
         for member in self.members:
             theirs = member.axes()
             axes |= {f"{member.name}.{knob}": theirs[knob] for knob in MEMBER_KNOBS}
@@ -84,9 +62,7 @@ class SearchSpace:
 
     def of_member(self, knobs: Mapping[str, int | str], member: SearchSpace) -> Knobs:
         """Return the point of a member's space at a point of this one."""
-        (engine,), threads = member.axes()["engine"], member.intra_op_threads[0]
-        own = {knob: knobs[f"{member.name}.{knob}"] for knob in MEMBER_KNOBS}
-        return {"engine": engine, "intra_op_threads": threads, **own}
+        return {name: knobs.get(f"{member.name}.{name}", values[0]) for name, values in member.axes().items()}
 
     def spread(self, sizes: float, counts: float | None) -> Knobs:
         """Return the point without delays at these shares, 0 to 1, of all axes of batch sizes and instance counts.
@@ -103,11 +79,6 @@ class SearchSpace:
                 knobs[name] = values[0]
         return knobs
 
-    @property
-    def has_cuda_graphs(self) -> bool:
-        """True if CUDA graphs are a knob, on (1) or off (0)."""
-        return any(takes_graphs(engine) for engine in self.engines)
-
     def has(self, knobs: Mapping[str, Any]) -> bool:
         """True if this is a legal point: it has a value of the axis for each knob, and nothing else."""
         axes = self.axes()
@@ -120,7 +91,7 @@ class SearchSpace:
         if threads > 1 and instances * threads > self.limits.cores:
             return False
         # 0 gives every instance all cores: two may overlap well, one is on the axis already, more only compete.
-        if threads == 0 and len(self.intra_op_threads) > 1 and instances != 2:
+        if threads == 0 and len(self.values["intra_op_threads"]) > 1 and instances != 2:
             return False
         if instances > self.most_instances(str(knobs["engine"])) or not all(
             member.allows(self.of_member(knobs, member)) for member in self.members
@@ -135,7 +106,7 @@ class SearchSpace:
     def most_instances(self, engine: str) -> int:
         """Return the largest instance count of the engine with this label."""
         most = MAX_SLOTS if engine.partition("-")[0] in SLOT_BACKENDS else math.inf
-        return max((count for count in self.instance_counts if count <= most), default=0)
+        return max((count for count in self.values["instance_count"] if count <= most), default=0)
 
     def baseline(self, engine: Engine | None = None) -> ServingConfig:
         """Return the baseline of this search: `default_config` of an engine, by default of the first.
@@ -144,9 +115,7 @@ class SearchSpace:
         """
         config = default_config(engine or self.engines[0])
         config = replace(config, members=tuple(member.baseline() for member in self.members))
-        if not config.engine.batched or config.max_batch_size >= self.rows_per_request:
-            return config
-        return replace(config, max_batch_size=self.rows_per_request)
+        return _with_room(config, self.rows_per_request)
 
     def points(self) -> Iterator[Knobs]:
         """Yield every legal combination."""
@@ -187,7 +156,7 @@ class SearchSpace:
 
     def _trades(self, knobs: Mapping[str, int | str]) -> Iterator[Knobs]:
         threads = max(int(knobs["intra_op_threads"]), 1)
-        for instances, other in product(self.instance_counts, self.intra_op_threads):
+        for instances, other in product(self.values["instance_count"], self.values["intra_op_threads"]):
             if instances * other == int(knobs["instance_count"]) * threads:
                 yield {**knobs, "instance_count": instances, "intra_op_threads": other}
 
@@ -201,18 +170,17 @@ class SearchSpace:
         max_batch_size = int(knobs["max_batch_size"]) if engine.batched else 0
         batching = max_batch_size > self.rows_per_request
         preferred = engine.own.preferred_batch_sizes if engine.own is not None and batching else ()
-        graphs = int(knobs.get("cuda_graphs", 0)) and engine.device == "gpu"
-        return ServingConfig(
+        config = ServingConfig(
             engine=engine,
             max_batch_size=max_batch_size,
-            instance_count=int(knobs["instance_count"]),
             dynamic_batching=batching,
-            max_queue_delay_us=int(knobs["max_queue_delay_us"]) if batching else 0,
             preferred_batch_sizes=tuple(size for size in preferred if size <= max_batch_size),
-            intra_op_threads=int(knobs["intra_op_threads"]),
-            cuda_graph_batch_sizes=graph_batch_sizes(max_batch_size) if graphs else (),
             members=members,
         )
+        for name, knob in KNOBS.items():
+            if name in knobs and knob.applies(engine) and knob.read(config) != knobs[name]:
+                config = knob.render(config, int(knobs[name]))
+        return config
 
 
 def engine_label(engine: Engine) -> str:
@@ -220,22 +188,10 @@ def engine_label(engine: Engine) -> str:
     return f"{engine.backend}-{engine.precision}"
 
 
-def takes_graphs(engine: Engine) -> bool:
-    """True if CUDA graphs are a knob of this engine: it is ours, and runs on a GPU in batches."""
-    return engine.device == "gpu" and engine.batched and engine.own is None
-
-
 def knobs_of(config: ServingConfig) -> Knobs:
     """Return the point of the space at which a configuration is."""
-    knobs: Knobs = {
-        "engine": engine_label(config.engine),
-        "max_batch_size": max(config.max_batch_size, 1),
-        "instance_count": config.instance_count,
-        "intra_op_threads": config.intra_op_threads,
-        "max_queue_delay_us": config.max_queue_delay_us,
-    }
-    if takes_graphs(config.engine):
-        knobs["cuda_graphs"] = int(bool(config.cuda_graph_batch_sizes))
+    knobs: Knobs = {"engine": engine_label(config.engine)}
+    knobs |= {name: knob.read(config) for name, knob in KNOBS.items() if knob.applies(config.engine)}
     for member in config.members:
         theirs = knobs_of(member)
         knobs |= {f"{member.engine.model_name}.{knob}": theirs[knob] for knob in MEMBER_KNOBS}
@@ -286,6 +242,11 @@ def default_config(engine: Engine) -> ServingConfig:
     )
 
 
+def _with_room(config: ServingConfig, rows: int) -> ServingConfig:
+    """Return the configuration with batches of one request at least, if it has batches."""
+    return replace(config, max_batch_size=max(config.max_batch_size, rows)) if config.engine.batched else config
+
+
 def search_space(
     engines: tuple[Engine, ...],
     limits: MachineLimits,
@@ -296,52 +257,28 @@ def search_space(
     members: tuple[SearchSpace, ...] = (),
     as_it_is: bool = False,
 ) -> SearchSpace:
-    """Return the space for these engines on this machine: powers of two up to its cores and memory.
+    """Return the space for these engines on this machine, with the values that each knob has for them.
 
-    Batches are of whole requests: 1, 2, 4, ... of them, of `rows_per_request` each, up to `largest_batch` rows.
-    Queue delays are shares of the latency limit. A model of the user's own keeps its number of threads, and its
-    own values are tried; with `as_it_is` nothing else, also of an ensemble, which has nothing to vary but its
-    `members`.
+    Requests have `rows_per_request` each, batches up to `largest_batch` rows. With `as_it_is` nothing is varied,
+    like of an ensemble, which has nothing to vary but its `members`.
     """
-    batched = all(engine.batched for engine in engines)
-    on_gpu = any(engine.device == "gpu" for engine in engines)
-    model_bytes = max(engine.size_bytes for engine in engines)
-    given = [default_config(engine) for engine in engines]
-    owned = [engine.own for engine in engines if engine.own is not None]
-    # Each instance of the Python backend is a process with its own copy of the weights; twice for its arena.
-    affordable = max(1, int(limits.memory_bytes * MEMORY_SHARE // max(2 * model_bytes, 1)))
-    # A user's own model may wait instead of computing, so its number of instances is no sign of the cores' number.
-    useful = max([limits.cores, 1, *(MORE_INSTANCES * sum(own.counts) for own in owned)])
-    instances = _powers_of_two(min(useful, affordable, 8 if on_gpu else 64))
-    baselines = {config.instance_count for config in given}  # tried on any machine
-    least = max((len(own.counts) for own in owned), default=1)
-    instances = tuple(sorted({*(count for count in instances if count >= least), *baselines}))
-    threads = (0,) if on_gpu or owned else (0, *_powers_of_two(max(limits.cores, 1)))
-    largest = max(largest_batch // rows_per_request, 1)
-    sizes = tuple(rows_per_request * 2**exponent for exponent in range(largest.bit_length()))
-    delays_us = tuple(sorted({round(share * limit_ms * 1000) for share in DELAY_SHARES}))
-    if owned:
-        sizes = tuple(rows_per_request * count for count in _powers_of_two(largest))
-        # A larger one than asked for is that of the baseline alone, and on no axis.
-        theirs = {max(one.max_batch_size, rows_per_request) for one in given}
-        sizes = tuple(sorted({*sizes, *(size for size in theirs if size <= max(largest_batch, rows_per_request))}))
-        delays_us = tuple(sorted({*delays_us, *(config.max_queue_delay_us for config in given)}))
-    if as_it_is or engines[0].is_ensemble:
-        sizes, delays_us = (max(given[0].max_batch_size, rows_per_request),), (given[0].max_queue_delay_us,)
-        instances = (given[0].instance_count,)
+    given = tuple(_with_room(default_config(engine), rows_per_request) for engine in engines)
+    of = Conditions(
+        given=given,
+        owned=tuple(engine.own for engine in engines if engine.own is not None),
+        batched=all(engine.batched for engine in engines),
+        on_gpu=any(engine.device == "gpu" for engine in engines),
+        cores=limits.cores,
+        memory_bytes=limits.memory_bytes,
+        limit_ms=limit_ms,
+        rows_per_request=rows_per_request,
+        largest_batch=largest_batch,
+    )
+    fixed = as_it_is or engines[0].is_ensemble
     return SearchSpace(
         engines=engines,
-        max_batch_sizes=sizes if batched else (1,),
-        instance_counts=instances,
-        intra_op_threads=threads,
-        max_queue_delays_us=delays_us if batched else (0,),
+        values={name: (knob.read(given[0]),) if fixed else knob.values(of) for name, knob in KNOBS.items()},
         limits=limits,
         rows_per_request=rows_per_request,
         members=members,
     )
-
-
-def _powers_of_two(largest: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... up to `largest`, and `largest` itself: (1, 2, 4, 6) for 6."""
-    powers = {2**exponent for exponent in range(largest.bit_length()) if 2**exponent <= largest}
-    return tuple(sorted(powers | {largest}))

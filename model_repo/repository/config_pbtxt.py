@@ -222,6 +222,7 @@ def _parameters(config: ServingConfig, runtime: Runtime) -> dict[str, str]:
         "model_file": engine.model_file,
         "intra_op_threads": str(config.intra_op_threads),
         "allow_spinning": "0",
+        **dict(config.backend_options),
     }
 
 

@@ -13,6 +13,12 @@ from model_repo.spec import VERSION, Backend, Engine, ServingConfig, TensorSpec
 _CODE = ("model.py", "slots_model.py", LIBRARY, "tritune_gpu")
 """Our own entries in a version folder; the others are the engine's."""
 
+_NO_OPTIONS = (
+    *("model_file", "engine_backend", "batch_sizes", "cuda_graphs", "tf32"),
+    *("intra_op_threads", "allow_spinning"),
+)
+"""Parameters that we write for other fields than the backend options."""
+
 _KIND_GPU = "KIND_GPU"
 
 
@@ -71,6 +77,7 @@ def _config(
         preferred_batch_sizes=tuple(message.dynamic_batching.preferred_batch_size),
         intra_op_threads=int(parameters.get("intra_op_threads", "0")),
         cuda_graph_batch_sizes=tuple(map(int, sizes)),
+        backend_options=tuple((key, value) for key, value in parameters.items() if key not in _NO_OPTIONS),
     )
 
 

@@ -21,7 +21,7 @@ from optimizer.config import KEPT, SERVER_URL_VARIABLE, STORAGE_VARIABLE, Optimi
 from optimizer.model_source import source_from_text, stem_of
 from optimizer.run.own_model import check_own
 from optimizer.run.workload_inputs import check_traffic
-from optimizer.run_file import saved_config
+from optimizer.run_file import objective_of, saved_config
 from search.records.run_files import named_run
 from search.redact import has_password, is_storage_url, shown_storage
 
@@ -135,11 +135,7 @@ def _check_together(config: OptimizeConfig, values: Values) -> None:
             "Leave --max-memory out, or measure with --server embedded or local.",
         )
     check_rates(config)
-    if config.objective == "latency" and config.rate_to_serve_per_s is None:
-        raise BadInput(
-            "--objective latency needs a rate at which latencies are compared.",
-            "Add --rate PER_S, the traffic of one replica.",
-        )
+    objective_of(config)
     check_shared_memory(config.shared_memory, server)
 
 
@@ -198,9 +194,9 @@ def resumed_config(values: Values, origins: Origins) -> tuple[OptimizeConfig, li
 
 def _check_sense(config: OptimizeConfig, given: Mapping[str, object]) -> None:
     """Raise BadInput for options that may change, but not in this run."""
-    if "rate" in given and config.objective == "latency":
+    if "rate" in given and objective_of(config).rate_per_s is not None:
         raise BadInput(
-            f"--rate cannot change with --resume: the run compares latencies at {config.rate_to_serve_per_s:g}/s.",
+            f"--rate cannot change with --resume: the run compares at {config.rate_to_serve_per_s:g}/s.",
             "Leave --rate out, or start a new run without --resume.",
         )
     if "server_url" in given and config.server != "remote":

@@ -69,8 +69,9 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
         for tensor in prepared.engines[0].inputs
     ]
     rows.append(("limit", text.limits_text(slo_of(config))))
-    if config.objective != "cost":
-        rate = objective_of(config).rate_per_s
+    objective = objective_of(config)
+    if not objective.by_rate:
+        rate = objective.rate_per_s
         at = "" if rate is None else f" at {format_rate(rate)} requests/s per replica"
         rows.append(("objective", f"the lowest {config.objective}{at}"))
     arrivals = config.arrivals if config.trace is None else f"trace {config.trace.name}"

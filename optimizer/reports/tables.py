@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number, table_of_texts
@@ -11,11 +11,11 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS, cells
-from optimizer.reports.text import KNOBS
 from search.answer.analysis import similar_rates
 from search.answer.recommend import energy_of
 from search.cost.cost import cost_per_million_inferences_usd
 from search.cost.cost import replicas as count_of
+from search.knobs import KNOBS
 from search.labels import baseline_name, is_ensemble, is_own, member_name, memory_text, rate_text, record_text
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import STAGES, ConfigRecord, TrialRecord
@@ -40,11 +40,7 @@ def comparison(found: RecommendationRecord) -> Table:
         for at in found.slo.colocated
     ]
     rows.append(("tested with", [_tested(trial) for trial in shown]))
-    own = is_own(found.winner.config)
-    knobs = [knob for knob in _KNOBS if not own or knob[0] != KNOBS["intra_op_threads"]]
-    if is_ensemble(found.winner.config):
-        knobs = knobs[:1]
-    rows += [(name, [value(trial) for trial in shown]) for name, value in knobs]
+    rows += _knobs([trial.config for trial in shown])
     rows += _members(shown)
     if found.slo.max_memory_bytes is not None:
         name = f"server's memory (limit {memory_text(found.slo.max_memory_bytes)})"
@@ -65,7 +61,7 @@ def summary(found: RecommendationRecord) -> Table:
         knobs = (
             (UNKNOWN,) * 2
             if is_ensemble(trial.config)
-            else (_batch(trial.config), str(trial.config.instance_count))
+            else [str(KNOBS[name].text(trial.config)) for name in ("max_batch_size", "instance_count")]
         )
         rate = UNKNOWN if trial.certificate is None else _rate(trial, found.slo.confidence, mark=" once")
         latencies = [_latency(trial, limit).partition(" (")[0] for limit in found.slo.limits]
@@ -104,11 +100,7 @@ def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Ite
     """Rows on GPUs and energy, if they were measured."""
     if any(trial.measurement is not None and trial.measurement.gpu is not None for trial in shown):
         yield "GPUs meanwhile", [_gpu(trial) for trial in shown]
-    cost, default = found.cost, default_of(found)
-    known = {found.winner.number: cost.energy_kwh_per_million_inferences}
-    if default is not None:
-        known[default.number] = cost.baseline_energy_kwh_per_million_inferences
-    energies = [known.get(trial.number) or energy_of(trial, found.workload.rows_per_request) for trial in shown]
+    energies = [energy_of(trial, found.workload.rows_per_request) for trial in shown]
     if any(energy is not None for energy in energies):
         texts = [UNKNOWN if energy is None else f"{energy:.3g} kWh" for energy in energies]
         yield "energy per million, only GPUs", texts
@@ -127,12 +119,6 @@ def _gpu(trial: TrialRecord) -> str:
     power = [] if gpu.power_w is None else [f"{gpu.power_w:,.0f} W"]
     memory = [] if gpu.memory_used_bytes is None else [f"{gpu.memory_used_bytes / 2**30:.1f} GiB"]
     return ", ".join([*busy, *power, *memory]) or UNKNOWN
-
-
-def _batch(config: ConfigRecord) -> str:
-    """Return the largest batch; a user's own model without dynamic batching keeps the one that is configured."""
-    kept = is_own(config) and not config.dynamic_batching
-    return "no batching" if kept or not config.max_batch_size else str(config.max_batch_size)
 
 
 def _rate(trial: TrialRecord, confidence: float, mark: str = ", provisional") -> str:
@@ -170,16 +156,14 @@ def _tested(trial: TrialRecord) -> str:
     return f"{seen.requests:,} requests, {seen.first.violations:,} over the limit, in {runs}"
 
 
-_KNOBS: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
-    (KNOBS["engine"], lambda t: t.config.engine),
-    (KNOBS["max_batch_size"], lambda t: _batch(t.config)),
-    (KNOBS["instance_count"], lambda t: str(t.config.instance_count)),
-    (KNOBS["intra_op_threads"], lambda t: str(t.config.intra_op_threads or "all cores")),
-    (
-        KNOBS["max_queue_delay_us"],
-        lambda t: f"{t.config.max_queue_delay_us / 1000:g} ms" if t.config.dynamic_batching else UNKNOWN,
-    ),
-)
+def _knobs(shown: Sequence[ConfigRecord]) -> Iterator[tuple[str, list[str]]]:
+    """Rows on the engine and on each knob that has an effect; an ensemble has none, and own models no threads."""
+    yield "engine", [config.engine for config in shown]
+    hidden = {*KNOBS} if is_ensemble(shown[0]) else {"intra_op_threads"} if is_own(shown[0]) else set()
+    for name, knob in KNOBS.items():
+        texts = [knob.text(config) for config in shown]
+        if any(texts) and name not in hidden:
+            yield knob.label, [text or UNKNOWN for text in texts]
 
 
 def latency_near_ms(trial: TrialRecord, rate_per_s: float, limit: LatencyLimit) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from deploy.smoke import PORTS, SHORTEST_RUN_S, run_length_s, traffic_options
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import mark_of
-from loadgen.records.formats import format_dollars, format_ms, format_percent, format_rate, format_seconds
+from loadgen.records.formats import format_dollars, format_percent, format_rate, format_seconds
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from search.labels import baseline_words, memory_text, rate_text
@@ -19,16 +19,7 @@ from search.records.run_files import from_here, shown_directory
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW
-
-KNOBS = {
-    "engine": "engine",
-    "max_batch_size": "maximum batch size",
-    "instance_count": "instances",
-    "intra_op_threads": "threads each",
-    "max_queue_delay_us": "queue delay",
-    "preferred_batch_sizes": "preferred batch sizes",
-    "cuda_graph_batch_sizes": "CUDA graphs",
-}
+from search.trials.objective import OBJECTIVES, Objective
 
 TOO_MUCH = 1.2
 """If certified rates differ by 20 % more than estimated capacities, the ratio of those is said too."""
@@ -54,7 +45,7 @@ def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
 
     If `brief`, without rows of a batch and without another configuration of the user's.
     """
-    mine, other, unit = _objective(found)
+    mine, other, unit = OBJECTIVES.get(found.objective.name, Objective).figures(found)
     baseline, default = found.baseline, baseline_words(found.winner.config)
     if baseline is None:
         yield f"{mine}{unit}."
@@ -101,7 +92,7 @@ def _against_start(found: RecommendationRecord) -> Iterator[str]:
     if start.number == found.winner.number:
         yield "That is your own config.pbtxt: nothing better was found."
     elif start.certificate is not None:
-        if found.objective.name != "latency":  # all are certified at the same rate then
+        if found.objective.rate_per_s is None:  # all are certified at the same rate then
             ratio = certificate.rate_per_s / start.certificate.rate_per_s
             estimated = _by_estimates(ratio, found.winner, start)
             yield f"{ratio:.2f} times the certified rate of your config.pbtxt{estimated}."
@@ -109,22 +100,6 @@ def _against_start(found: RecommendationRecord) -> Iterator[str]:
         yield f"Your config.pbtxt was not certified: {rate_text(start)}."
     else:
         yield f"Your config.pbtxt was certified for no rate: {start.state}, {start.reason.splitlines()[0]}."
-
-
-def _objective(found: RecommendationRecord) -> tuple[str, str | None, str]:
-    """Return cost, latency or energy of the recommendation, and of Triton's default if known; and their unit."""
-    cost = found.cost
-    energies = cost.energy_kwh_per_million_inferences, cost.baseline_energy_kwh_per_million_inferences
-    if found.objective.name == "latency":
-        seen = [None if trial is None else trial.certificate for trial in (found.winner, found.baseline)]
-        mine, other = (None if one is None else f"{format_ms(one.first.latency_ms)} ms" for one in seen)
-        return str(mine), other, f" at {found.slo.first.name}"
-    if found.objective.name == "energy" and energies[0] is not None:
-        mine, other = (None if one is None else f"{one:.3g} kWh" for one in energies)
-        return str(mine), other, " per million inferences, of the GPUs alone"
-    usd = cost.baseline_cost_per_million_inferences_usd
-    other = None if usd is None else format_dollars(usd)
-    return format_dollars(cost.cost_per_million_inferences_usd), other, " per million inferences"
 
 
 def in_rows(found: RecommendationRecord) -> str | None:

@@ -45,6 +45,7 @@ from search.records.recommendation import AccuracyRecord, ModelRecord
 from search.space import SearchSpace
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
+from search.trials.objective import OBJECTIVES
 
 MIN_BUILD_S, BUILD_SHARE = 30.0, 0.25
 """An engine of TensorRT-RTX, usually built in seconds, may take a quarter of the time budget, 30 s at least."""
@@ -228,9 +229,9 @@ def _prepared_own(
 
 def _price(config: OptimizeConfig, machine: Hardware) -> PriceRecord:
     """Return the machine's price. Raises BadInput, also for an objective that it cannot measure."""
-    if config.objective == "energy" and not machine.gpus:
+    if "power" in OBJECTIVES[config.objective].needs and not machine.gpus:
         raise BadInput(
-            "--objective energy: no power is measured on this machine, which has no NVIDIA GPU.",
+            f"--objective {config.objective}: no power is measured on this machine, which has no NVIDIA GPU.",
             "Leave --objective out for the cheapest configuration, or run on a machine with a GPU.",
         )
     return price_for(

@@ -12,9 +12,9 @@ from optimizer.engines.builder import installed_tensorrt
 from optimizer.machine.hardware import Hardware
 from optimizer.run.own_model import largest_batch
 from optimizer.run.start_from import START_FILE, read_start
-from search.choices import KNOBS
+from search.knobs import KNOBS, MEMBER_KNOBS
 from search.restriction import Restriction, restricted
-from search.space import MEMBER_KNOBS, MachineLimits, SearchSpace, knobs_of, search_space
+from search.space import MachineLimits, SearchSpace, knobs_of, search_space
 from search.trials import events
 from search.trials.events import OnEvent
 
@@ -109,7 +109,8 @@ def space_of(
 
 def _without_knobs_of_members(wanted: Restriction) -> Restriction:
     """Return what is excluded of an ensemble alone: of its own, nothing is varied."""
-    return Restriction(excluded=tuple(one for one in wanted.excluded if one[0] in {*KNOBS} - {*MEMBER_KNOBS}))
+    own = {"engine", *KNOBS} - {*MEMBER_KNOBS}
+    return Restriction(excluded=tuple(one for one in wanted.excluded if one[0] in own))
 
 
 def _with_start(space: SearchSpace, config: OptimizeConfig, path: Path, on_event: OnEvent) -> SearchSpace:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from loadgen.records.formats import format_rate
-from search.choices import ObjectiveName
 from search.cost.cost import PriceRecord, cost_per_million_inferences_usd, replicas
 from search.labels import knobs_text
 from search.records.confirmations import ConfirmationRecord, violated_since
@@ -101,7 +100,7 @@ def reason_for(winner: Trial, trials: Sequence[Trial], objective: Objective = CO
     """Return the reason for the winner, in sentences that can be checked against `trials.jsonl`."""
     counts = Counter(trial.state for trial in trials)
     text = (
-        f"{knobs_text(winner.served)} {_BEST_BY[objective.name]} of {len(trials)} configurations tried "
+        f"{knobs_text(winner.served)} {objective.best_by} of {len(trials)} configurations tried "
         f"({counts['complete']} measured, {counts['pruned']} dropped early because they could not beat the best, "
         f"{counts['infeasible']} did not meet the SLO, {counts['failed']} failed)."
     )
@@ -111,15 +110,8 @@ def reason_for(winner: Trial, trials: Sequence[Trial], objective: Objective = CO
     other = None if runner_up is None else objective.worth(runner_up)
     if runner_up is None or not mine or not other:
         return text
-    ratio = other / mine if objective.name == "cost" else mine / other
+    ratio = other / mine if mine > 0 else mine / other  # below zero it is less that is better
     if ratio > 1:
         better = f"Trial {runner_up.number} was predicted to be {100 * (ratio - 1):.0f} % better"
         return f"{text} {better}; this one was confirmed."
     return f"{text} The next best, trial {runner_up.number}, is predicted {100 * (1 - ratio):.0f} % behind."
-
-
-_BEST_BY: Mapping[ObjectiveName, str] = {
-    "cost": "sustained the highest rate",
-    "latency": "answered soonest",
-    "energy": "took the least energy per inference",
-}

@@ -95,7 +95,7 @@ class Certification:
     ) -> CertifiedResult | None:
         """Certify the best of the candidates, the default and the start; see `certify_best`."""
         certifier = self.certifier
-        if self.context.objective.name == "cost":
+        if self.context.objective.by_rate:
             candidates = sorted(candidates, key=certifier.belief.usual_per_s, reverse=True)
         self._choose_confidence(candidates)
         # What the user knows is compared with first, if there is no time for both.
@@ -114,7 +114,7 @@ class Certification:
         default, start = (self._as_covered(one, winner) for one in (default, start))
         for other, name in ((default, "The default configuration"), (start, "Your own configuration")):
             if other is not None and self._is_better(other, winner):
-                by_rate = self.context.objective.name == "cost"
+                by_rate = self.context.objective.by_rate
                 does = "is certified for more than" if by_rate else "does better than"
                 text = f"{name} {does} trial {winner.number}, so it is the answer."
                 certifier.note(text, "default_is_better", winner, warning=False)
@@ -164,7 +164,7 @@ class Certification:
 
     def _plan(self, candidates: list[Trial], held_per_s: float = 0.0) -> Plan | None:
         """Return what to run next: of the first candidates, the plan that is worth most; None if none can pass."""
-        certifier, by_rate = self.certifier, self.context.objective.name == "cost"
+        certifier, by_rate = self.certifier, self.context.objective.by_rate
         certifier.once = self.context.stop()
         planner = Planner(
             belief=certifier.belief,
@@ -206,7 +206,7 @@ class Certification:
         while True:
             best = self._standing(best, candidates)
             held_per_s = self._held_per_s(best)
-            if best is not None and held_per_s and self.context.objective.name != "cost":
+            if best is not None and held_per_s and not self.context.objective.by_rate:
                 candidates = [best]  # a higher rate is no reason for another one
             self._try_more(candidates, held_per_s, goes_on=goes_on)
             plan = self._plan(candidates, held_per_s)
@@ -246,7 +246,7 @@ class Certification:
         Before the first certificate, what the search had no time for is not tried.
         """
         slo = self.context.slo
-        if not candidates or self.context.objective.name != "cost" or self.context.stop():
+        if not candidates or not self.context.objective.by_rate or self.context.stop():
             return None
         certificate_s = usual_certificate_s(search.belief.usual_per_s(candidates[0]), slo)
         loading_s = max(trial.loading_s for trial in candidates)

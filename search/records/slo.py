@@ -7,7 +7,6 @@ from pydantic import Field
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol
-from search.choices import ObjectiveName
 from search.record import Rate, Record
 
 
@@ -94,7 +93,7 @@ class Slo(Record):
 class ObjectiveRecord(Record):
     """The objective: least `cost`, least `latency` of one replica at a rate, or least `energy` per inference."""
 
-    name: ObjectiveName = "cost"
+    name: str = Field(default="cost", description="`cost`, `latency` or `energy`.")
     rate_per_s: float | None = Field(
         default=None, description="The rate at which latencies were compared; null for other objectives."
     )

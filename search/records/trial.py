@@ -10,7 +10,7 @@ from pydantic import Field
 from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
-from search.record import Rate, Record, passing_over
+from search.record import Rate, Record
 from search.records.certificate import CertificateRecord
 
 
@@ -101,8 +101,6 @@ SCHEMA_VERSION: Literal[2] = 2
 class ConfigRecord(Record):
     """A serving configuration; see Triton's model configuration for the terms."""
 
-    _earlier = passing_over("backend_options")
-
     engine: str = Field(description="Backend and precision, such as `onnxruntime-fp32`.")
     max_batch_size: int = Field(ge=0, description="0: the model is served without batching.")
     instance_count: int = Field(ge=1)
@@ -111,6 +109,9 @@ class ConfigRecord(Record):
     preferred_batch_sizes: tuple[int, ...] = ()
     intra_op_threads: int = Field(ge=0, description="ONNX Runtime threads per instance; 0: one per core.")
     cuda_graph_batch_sizes: tuple[int, ...] = ()
+    backend_options: tuple[tuple[str, str], ...] = Field(
+        default=(), description="Pairs of name and value for the engine's runtime."
+    )
     members: tuple[ConfigRecord, ...] = Field(
         default=(), description="Of the models that it calls, such as those of an ensemble."
     )

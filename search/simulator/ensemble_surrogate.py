@@ -91,7 +91,7 @@ class EnsembleSurrogate(Surrogate):
     def kind_of(self, knobs: Mapping[str, int | str]) -> Kind:
         """Return the kind of a point: the instance counts of all members."""
         counts = (str(knobs[f"{member.name}.instance_count"]) for member in self.space.members)
-        return f"{knobs['engine']} {' '.join(counts)}", 0, False
+        return (f"{knobs['engine']} {' '.join(counts)}",)
 
     def profiled(self, knobs: Mapping[str, int | str]) -> bool:  # noqa: ARG002 - times are of members
         """True if the service times of all members are known."""
@@ -135,7 +135,7 @@ class EnsembleSurrogate(Surrogate):
         """
         of_one = self.curves[kind_of_member(self.steps[0].model)]
         per_s = {together: curve.let_through_per_s for together, curve in of_one.items()}
-        most = sum(member.instance_counts[-1] for member in self.space.members)
+        most = sum(member.values["instance_count"][-1] for member in self.space.members)
         fewer = max((together for together in per_s if together < most), default=0)
         if most not in per_s or (fewer and per_s[most] > per_s[fewer] * math.sqrt(most / fewer)):
             return math.inf
@@ -192,7 +192,7 @@ def _instances(config: ServingConfig) -> int:
 
 def kind_of_member(name: str) -> Kind:
     """Return the key of a member's service times."""
-    return name, 0, False
+    return (name,)
 
 
 def new_surrogate(space: SearchSpace, *, slo: Slo, seed: int, workload: Workload, threads: int = 1) -> Surrogate:

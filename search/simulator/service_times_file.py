@@ -39,20 +39,11 @@ def service_times_record(server: Simulated) -> ServiceTimesRecord:
 PROFILE_FILE = "service_times.json"
 
 
-class KindRecord(Record):
-    """A curve of one engine with so many threads an instance."""
-
-    engine: str
-    threads: int
-    cuda_graphs: bool
-    curve: ServiceCurve
-
-
 class ProfileRecord(Record):
-    """All that was profiled."""
+    """All that was profiled: curves, each with its kind."""
 
-    schema_version: Literal[2] = 2
-    curves: tuple[KindRecord, ...]
+    schema_version: Literal[3] = 3
+    curves: tuple[tuple[Kind, ServiceCurve], ...]
 
 
 def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
@@ -63,12 +54,8 @@ def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurv
 
 def profile_text(curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> str:
     """Return the profile as JSON, for `curves_from_text`."""
-    records = tuple(
-        KindRecord(engine=engine, threads=threads, cuda_graphs=graphs, curve=curve)
-        for (engine, threads, graphs), by_busy in curves.items()
-        for curve in by_busy.values()
-    )
-    return ProfileRecord(curves=records).model_dump_json(indent=1)
+    pairs = tuple((kind, curve) for kind, by_busy in curves.items() for curve in by_busy.values())
+    return ProfileRecord(curves=pairs).model_dump_json(indent=1)
 
 
 def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
@@ -81,8 +68,7 @@ def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
 
 def curves_from_text(text: str | bytes) -> dict[Kind, dict[int, ServiceCurve]]:
     """Return the curves from the JSON of `profile_text`. Raises pydantic's ValidationError."""
-    profile = ProfileRecord.model_validate_json(text)
     found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)
-    for record in profile.curves:
-        found[record.engine, record.threads, record.cuda_graphs][record.curve.busy] = record.curve
+    for kind, curve in ProfileRecord.model_validate_json(text).curves:
+        found[kind][curve.busy] = curve
     return found

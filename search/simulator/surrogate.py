@@ -14,6 +14,7 @@ from loadgen.spec.limits import LatencyLimit
 from model_repo.repository.config_pbtxt import executed_batch_sizes
 from model_repo.spec import Engine, ServingConfig
 from search.choices import LARGEST_BATCH
+from search.knobs import KNOBS
 from search.records.slo import Slo
 from search.simulator.capacity import rates_at_limit
 from search.simulator.server import ALIKE, Simulated, SimulatedServer, padded, simulate
@@ -31,7 +32,7 @@ RACE_SHARE = 0.75
 """An engine whose best prediction is below 75 % of the best of all is not profiled any further."""
 
 GRAPH_RACE_SHARE = 0.9
-"""A kind is not profiled any further if its best prediction is below 90 % of that with the other CUDA-graph
+"""A kind is not profiled any further if its best prediction is below 90 % of that with another CUDA-graph
 setting at the same instance counts: graphs save the same time at all of them."""
 
 FALLING = 0.95
@@ -49,8 +50,8 @@ STEEPEST = 2.0
 
 REQUESTS_FOR_LATENCY = 10_000
 
-Kind = tuple[str, int, bool]
-"""The key of service times: engine, threads per instance, and True if CUDA graphs are on."""
+Kind = tuple[str | int, ...]
+"""The key of service times: the engine, and the values of the knobs that are in the key, threads first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +97,9 @@ class Surrogate:
 
     def kind_of(self, knobs: Mapping[str, int | str]) -> Kind:
         """Return the kind of a point; 0 threads count as one per core."""
-        threads = int(knobs["intra_op_threads"]) or self.space.limits.cores
-        return str(knobs["engine"]), threads, bool(knobs.get("cuda_graphs", 0))
+        known = {**knobs, "intra_op_threads": knobs["intra_op_threads"] or self.space.limits.cores}
+        own = (int(known.get(name, 0)) for name, knob in KNOBS.items() if knob.in_profile_key)
+        return str(knobs["engine"]), *own
 
     def profiled(self, knobs: Mapping[str, int | str]) -> bool:
         """True if the service times of the point are known."""
@@ -314,7 +316,7 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
     The engine that is fastest standalone has two turns for one of the others, and all its instance counts with
     graphs come before those without: the others have to beat its capacity on a server.
     """
-    largest = space.max_batch_sizes[-1]
+    largest, delay_us = space.values["max_batch_size"][-1], space.values["max_queue_delay_us"][0]
     cores = space.limits.cores
 
     # Nobody knows how many threads a user's own model has: from the fewest instances to the most as on a GPU.
@@ -333,7 +335,7 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
     points = [
         without_delays(knobs)
         for knobs in space.points()
-        if knobs["max_batch_size"] == largest and knobs["max_queue_delay_us"] == space.max_queue_delays_us[0]
+        if knobs["max_batch_size"] == largest and knobs["max_queue_delay_us"] == delay_us
     ]
     alone = alone_per_s(space, limit_ms=limit_ms)
     baseline, *others = space.axes()["engine"]

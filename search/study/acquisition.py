@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from model_repo.spec import ServingConfig
@@ -11,10 +11,11 @@ from search.records.run_files import PredictedRecord
 from search.records.trial import Cause, PredictionRecord, WhyRecord
 from search.simulator.replay import MIN_REPLAY_S
 from search.simulator.service_times_file import service_times_record
-from search.simulator.surrogate import Kind, Predicted, Surrogate
+from search.simulator.surrogate import Predicted, Surrogate
 from search.space import knobs_of
 from search.study.belief import Belief
 from search.study.store import TrialStore
+from search.trials.objective import Prospects
 from search.trials.trial import config_to_record
 
 PATIENCE_S = 2000.0
@@ -22,12 +23,6 @@ PATIENCE_S = 2000.0
 
 PROFILES = 2
 """How often a kind was profiled whose times were kept by a run that is resumed."""
-
-WORTH = 1.015
-"""A latency or an energy is worth a trial if it may be more than 1.5 % below the best verified one."""
-
-SPARING = 0.25
-"""A service class can only take the least energy if its predicted rate is at least 25 % of the best rate."""
 
 
 def rank_candidates(
@@ -38,11 +33,9 @@ def rank_candidates(
     `then_s`: the seconds that follow a trial because of it. `by_luck`: only those whose profiles may all have met
     slow phases, which is not known before the machine is.
     """
-    if store.objective.name == "cost":
-        promising = _by_gain(surrogate, belief, store, then_s, by_luck=by_luck)
-    else:
-        promising = (_by_latency if store.objective.name == "latency" else _by_energy)(surrogate, store)
-    return (prediction for prediction in promising if store.untried(prediction.knobs))
+    by_gain = _by_gain(surrogate, belief, store, then_s, by_luck=by_luck)
+    known = Prospects(surrogate=surrogate, trials=store.trials, best=store.best(), by_gain=by_gain)
+    return (prediction for prediction in store.objective.rank(known) if store.untried(prediction.knobs))
 
 
 def why_predicted(
@@ -126,60 +119,3 @@ def _best_per_s(surrogate: Surrogate, belief: Belief, store: TrialStore) -> floa
         return 0.0
     predicted = surrogate.predicted(knobs_of(best.served))
     return max(belief.usual_per_s(best), 0.0 if predicted is None else predicted.rate_per_s)
-
-
-def _by_latency(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
-    """Yield predictions that may meet the SLO at the rate with a lower latency than the best.
-
-    If no prediction meets it there, yield the nearest one, so that a rate within reach can be reported.
-    """
-    rate_per_s, most_ms = store.objective.rate_per_s, _most(store)
-    assert rate_per_s is not None
-    able = [one for one in surrogate.best_first() if one.at_best >= rate_per_s]
-    latencies = [surrogate.latency_ms(one, rate_per_s) for one in able]
-    for latency_ms, index in sorted(zip(latencies, range(len(able)), strict=True)):
-        if latency_ms * math.exp(-able[index].sd) < most_ms:
-            yield able[index]
-    if not able and not store.trials[1:]:
-        yield from surrogate.best_first()[:1]
-
-
-def _by_energy(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
-    """Yield the fastest of each group whose power is not known, then those that may take the least energy.
-
-    All configurations of a group are assumed to need the power that was measured for it.
-    """
-    power = _power(surrogate, store)
-    predictions = surrogate.best_first()
-    fastest: dict[tuple[Kind, int], Predicted] = {}
-    for prediction in predictions:
-        if prediction.at_best >= SPARING * predictions[0].at_best:
-            fastest.setdefault(_group(surrogate, prediction.knobs), prediction)
-    yield from (prediction for group, prediction in fastest.items() if group not in power)
-    most = _most(store)
-    groups = [(_group(surrogate, one.knobs), one) for one in predictions]
-    energies = [(power[group] / one.at_best, one) for group, one in groups if group in power]
-    yield from (one for energy, one in sorted(energies, key=lambda pair: pair[0]) if energy < most)
-
-
-def _power(surrogate: Surrogate, store: TrialStore) -> dict[tuple[Kind, int], float]:
-    """Return the power of each group that was measured, the lowest if there are several."""
-    found: dict[tuple[Kind, int], float] = {}
-    for trial in store.trials:
-        worth = store.objective.worth(trial)
-        if worth is not None and trial.measurement is not None:
-            group = _group(surrogate, knobs_of(trial.served))
-            power = -worth * trial.measurement.achieved_rate_per_s
-            found[group] = min(power, found.get(group, power))
-    return found
-
-
-def _group(surrogate: Surrogate, knobs: Mapping[str, int | str]) -> tuple[Kind, int]:
-    return surrogate.kind_of(knobs), int(knobs["instance_count"])
-
-
-def _most(store: TrialStore) -> float:
-    """Return the latency or energy that a candidate has to stay below."""
-    best = store.best()
-    worth = None if best is None else store.objective.worth(best)
-    return math.inf if worth is None else -worth / WORTH

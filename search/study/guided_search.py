@@ -193,8 +193,8 @@ class GuidedSearch:
         self._verify_compared(baseline, "baseline")
         space = self.runner.store.space
         if space.start is not None and self.runner.may_go_on():
-            start = knobs_of(space.start)
-            self._profile_unless_known({**without_delays(start), "max_batch_size": space.max_batch_sizes[-1]})
+            start, largest = knobs_of(space.start), space.values["max_batch_size"][-1]
+            self._profile_unless_known({**without_delays(start), "max_batch_size": largest})
             self._verify_compared(start, "start")
 
     def _verify_compared(self, knobs: Knobs, cause: Literal["baseline", "start"]) -> None:
@@ -325,7 +325,7 @@ class GuidedSearch:
 
     def _without_batches(self) -> list[Knobs]:
         space = self.runner.store.space
-        return [knobs for knobs in space.points() if knobs["max_batch_size"] == space.max_batch_sizes[0]]
+        return [knobs for knobs in space.points() if knobs["max_batch_size"] == space.values["max_batch_size"][0]]
 
 
 def surrogate_for(runner: TrialRunner) -> Surrogate:

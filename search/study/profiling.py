@@ -30,7 +30,7 @@ MEMBERS_SIZES = (1.0, 0.5, 0.0)
 
 def measure_service_times(runner: TrialRunner, surrogate: Surrogate, knobs: Knobs) -> None:
     """Measure one kind with the largest batches that can be served; record a failed trial for larger ones."""
-    for size in runner.store.space.max_batch_sizes[::-SMALLER]:
+    for size in runner.store.space.values["max_batch_size"][::-SMALLER]:
         asked_for: Knobs = {**knobs, "max_batch_size": size}
         if not runner.promising(asked_for):
             continue

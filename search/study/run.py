@@ -181,22 +181,17 @@ class SamplerSearch:
             points = (space.spread(sizes, counts) for sizes, counts in product((0.5, 0.0, 1.0), (1.0, 0.0)))
             yield from filter(space.is_legal, points)
             return
-        most_threads, fewest = space.intra_op_threads[-1], space.instance_counts[0]
-        least_threads = min(filter(None, space.intra_op_threads), default=most_threads)
-        sizes = space.max_batch_sizes
-        for engine in space.axes()["engine"]:
+        axes, values = space.axes(), space.values
+        most_threads, fewest = values["intra_op_threads"][-1], values["instance_count"][0]
+        least_threads = min(filter(None, values["intra_op_threads"]), default=most_threads)
+        sizes, delay_us = values["max_batch_size"], values["max_queue_delay_us"][0]
+        for engine in axes["engine"]:
             widest = space.most_instances(str(engine))
             for size in dict.fromkeys((sizes[len(sizes) // 2], sizes[0], sizes[-1])):
                 for instances, threads in dict.fromkeys(((widest, least_threads), (fewest, most_threads))):
-                    knobs: Knobs = {
-                        "engine": engine,
-                        "max_batch_size": size,
-                        "instance_count": instances,
-                        "intra_op_threads": threads,
-                        "max_queue_delay_us": space.max_queue_delays_us[0],
-                    }
-                    if space.has_cuda_graphs:
-                        knobs["cuda_graphs"] = space.cuda_graphs[-1]
+                    knobs: Knobs = {name: axis[-1] for name, axis in axes.items()}
+                    knobs |= {"engine": engine, "max_batch_size": size, "max_queue_delay_us": delay_us}
+                    knobs |= {"instance_count": instances, "intra_op_threads": threads}
                     if space.is_legal(knobs):
                         yield knobs
 
@@ -207,12 +202,10 @@ SEARCH_FILE = "search.json"
 def write_search(runner: TrialRunner) -> None:
     """Write the space, the machine that it was made for, the SLO, the seed and the time budget."""
     space = runner.store.space
-    axes = ("max_batch_sizes", "instance_counts", "intra_op_threads", "max_queue_delays_us", "limits")
     search = {
-        "schema_version": 2,
-        "engines": space.axes()["engine"],
-        **{name: getattr(space, name) for name in axes},
-        "members": {knob: values for knob, values in space.axes().items() if "." in knob},
+        "schema_version": 3,
+        "knobs": space.axes(),
+        "limits": space.limits,
         "slo": runner.slo,
         "workload": runner.workload.record,
         "objective": runner.objective.record,

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from loadgen.errors import ClientFailed, UserError
 from loadgen.measurement.cpu_contention import none_if_not_watched
 from model_repo.spec import ServingConfig
+from search.knobs import takes_graphs
 from search.labels import knobs_text
 from search.records.trial import WhyRecord
 from search.simulator.service_times import ServiceCurve
 from search.simulator.surrogate import Kind
-from search.space import Knobs, at_least, engine_label, knobs_of, takes_graphs
+from search.space import Knobs, at_least, engine_label, knobs_of
 from search.study.pool import TaskRecord, WorkerPool
 from search.study.store import TrialStore, forms_batches_of
 from search.trials import events
@@ -116,7 +117,7 @@ class TrialRunner(TrialContext):
         """Run and record a trial of the asked point; None if it was stopped before it had a result.
 
         `measured` serves and measures the configuration. `why` is kept with the trial. Raises SearchImpossible if
-        no engine works, PowerUnknown if the objective is energy and power is not measured.
+        no engine works, BadInput if the objective needs a power that is not measured.
         """
         number = self.store.next_number()
         config = self.store.space.config(knobs)

@@ -51,7 +51,7 @@ def run_capacity_trial(
     """
     bench, slo, seed, stop = context.bench, context.slo, context.seed, context.stop
     budget_s = min(context.budget.first_trial_s(), most_s)  # without the time for loading
-    best_per_s = context.best_per_s() if context.objective.name == "cost" else None
+    best_per_s = context.best_per_s() if context.objective.by_rate else None
     before = replace(bench.spent)
     measured: list[tuple[ProbeResult, MeasurementRecord | None]] = []
     load_runs: list[LoadRunRecord] = []

@@ -45,7 +45,7 @@ from search.records.recommendation import (
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import LoadRunRecord
 from search.trials.context import least_certificate_s
-from search.trials.objective import Objective
+from search.trials.objective import Latency
 
 GOLDEN = Path(__file__).with_name("texts.json")
 GIB = 2**30
@@ -53,7 +53,7 @@ GIB = 2**30
 
 def certifications(folder: Path) -> dict[str, Ended]:
     """Return a certification for each note that does not depend on the rates which certification chooses."""
-    latency = Objective(name="latency", rate_per_s=500.0)
+    latency = Latency(rate_per_s=500.0)
 
     def at_500(batch: int, number: int, latency_ms: float) -> Any:
         seen = measurement(rate_per_s=500.0, latency_p99_ms=latency_ms)

@@ -107,7 +107,7 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
     from search.study.trial_runner import TrialRunner
     from search.trials import events
     from search.trials.bench import ObservedBench
-    from search.trials.objective import Objective
+    from search.trials.objective import COST, Energy
 
     server = drawn_server(kind, number)
     space = server.space(folder)
@@ -120,7 +120,7 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
     )
     also = (LatencyLimit(limit_ms=0.6 * server.limit_ms, quantile=0.5),) if number == 4 else ()
     slo = Slo(limits=(LatencyLimit(limit_ms=server.limit_ms), *also))
-    objective = Objective(name="energy") if number == 2 else Objective()
+    objective = Energy() if number == 2 else COST
     store = open_store(space, folder, storage="sqlite://", seed=number, objective=objective)
     confirmations: list[dict[str, Any]] = []
 

@@ -96,7 +96,8 @@ class Ensemble:
         engine, limits = self.engine(), MachineLimits(cores=2, memory_bytes=2**34)
         given: dict[str, Any] = {"limit_ms": LIMIT_MS, "largest_batch": largest_batch}
         spaces = (search_space((member,), limits, **given) for member in engine.members)
-        members = tuple(replace(space, max_queue_delays_us=delays_us) for space in spaces)
+        delays = {"max_queue_delay_us": delays_us}
+        members = tuple(replace(space, values={**space.values, **delays}) for space in spaces)
         return search_space((engine,), limits, members=members, **given)
 
 

@@ -37,10 +37,12 @@ def simulated_subject(folder: Path) -> Subject:
     file.write_bytes(b"x")
     space = SearchSpace(
         engines=(plain_engine(files=(("model.onnx", file),)),),
-        max_batch_sizes=(1, 4, 16),
-        instance_counts=(1, 2),
-        intra_op_threads=(0,),
-        max_queue_delays_us=(0,),
+        values={
+            "max_batch_size": (1, 4, 16),
+            "instance_count": (1, 2),
+            "intra_op_threads": (0,),
+            "max_queue_delay_us": (0,),
+        },
         limits=MachineLimits(cores=8, memory_bytes=2**36),
     )
 

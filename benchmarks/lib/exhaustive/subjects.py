@@ -67,10 +67,12 @@ def sleeping_subject(name: str, folder: Path) -> Subject:
     slo = Slo(limits=(LatencyLimit(limit_ms=limit_ms),))
     space = SearchSpace(
         engines=(sleeping_engine(folder / "model", law),),
-        max_batch_sizes=BATCHES,
-        instance_counts=INSTANCES,
-        intra_op_threads=(0,),
-        max_queue_delays_us=delays_us(limit_ms),
+        values={
+            "max_batch_size": BATCHES,
+            "instance_count": INSTANCES,
+            "intra_op_threads": (0,),
+            "max_queue_delay_us": delays_us(limit_ms),
+        },
         limits=MachineLimits(cores=8, memory_bytes=2**36),
     )
 
@@ -91,10 +93,10 @@ def model_subject(config: OptimizeConfig, grid: dict[str, Any]) -> Subject:
     """
     prepared = prepare(config, work_dir=config.output)
     usual: dict[str, Any] = {
-        "instance_counts": tuple(sorted({*prepared.space.instance_counts, 1, 2, 3, 4})),
-        "max_queue_delays_us": delays_us(config.limits[0].limit_ms),
+        "instance_count": tuple(sorted({*prepared.space.values["instance_count"], 1, 2, 3, 4})),
+        "max_queue_delay_us": delays_us(config.limits[0].limit_ms),
     }
-    space = replace(prepared.space, **{**usual, **grid})
+    space = replace(prepared.space, values={**prepared.space.values, **usual, **grid})
     on_gpu = any(engine.device == "gpu" for engine in prepared.engines)
     assert prepared.model is not None
     workload = workload_of(config, batched=prepared.engines[0].batched)

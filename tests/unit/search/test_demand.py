@@ -54,7 +54,7 @@ def test_a_trace_is_played_once_before_a_run_may_end_where_there_is_time() -> No
 
 def test_batches_are_of_whole_requests_and_the_default_takes_one_at_least(tmp_path: Path) -> None:
     space = two_core_space(tmp_path, rows_per_request=6)
-    assert space.max_batch_sizes == (6, 12, 24, 48)
+    assert space.values["max_batch_size"] == (6, 12, 24, 48)
     assert space.baseline().max_batch_size == 6
     assert replace(space, rows_per_request=3).baseline() == default_config(space.engines[0])
     alone = next(knobs for knobs in space.points() if knobs["max_batch_size"] == 6)

@@ -37,8 +37,8 @@ def space_for(folder: Path, *, cores: int = 4, memory_bytes: int = 2**34, **opti
 
 
 def test_space_grows_with_the_cores(tmp_path: Path) -> None:
-    assert space_for(tmp_path, cores=2).instance_counts == (1, 2)
-    assert space_for(tmp_path, cores=6).instance_counts == (1, 2, 4, 6)
+    assert space_for(tmp_path, cores=2).values["instance_count"] == (1, 2)
+    assert space_for(tmp_path, cores=6).values["instance_count"] == (1, 2, 4, 6)
 
 
 def test_the_baseline_is_a_point_on_one_core_too(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_baseline_is_a_point_on_one_core_too(tmp_path: Path) -> None:
 
 
 def test_space_shrinks_where_instances_do_not_fit_in_memory(tmp_path: Path) -> None:
-    assert space_for(tmp_path, cores=8, memory_bytes=10_000, size_bytes=1000).instance_counts == (1, 2)
+    assert space_for(tmp_path, cores=8, memory_bytes=10_000, size_bytes=1000).values["instance_count"] == (1, 2)
 
 
 def test_points_never_use_more_threads_than_cores_except_the_default_pair(tmp_path: Path) -> None:

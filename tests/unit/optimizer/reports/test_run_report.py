@@ -260,9 +260,9 @@ def test_accuracy_and_gpus_are_shown_where_they_were_measured(tmp_path: Path) ->
 
 
 def test_energy_is_shown_where_it_was_measured(tmp_path: Path) -> None:
-    found = recommendation()
-    cost = found.cost.model_copy(update={"energy_kwh_per_million_inferences": 0.0123})
-    text = markdown(read_evidence(run_dir(tmp_path / "run", recommendation(cost=cost))))
+    gpu = GpuRecord(utilization=None, memory_used_bytes=None, power_w=None, energy_per_1000_inferences_j=44.28)
+    winner = recommendation().winner.changed(measurement=measurement(gpu=gpu))
+    text = markdown(read_evidence(run_dir(tmp_path / "run", recommendation(winner=winner))))
     assert "| energy per million, only GPUs | 0.0123 kWh | - |" in text
 
 

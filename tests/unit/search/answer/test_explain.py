@@ -92,10 +92,7 @@ def test_every_prediction_can_be_repeated_from_the_directory_alone(run: Run) -> 
     trials = read_trials(run.directory)
     space = SearchSpace(
         engines=run.space.engines,
-        max_batch_sizes=tuple(search["max_batch_sizes"]),
-        instance_counts=tuple(search["instance_counts"]),
-        intra_op_threads=tuple(search["intra_op_threads"]),
-        max_queue_delays_us=tuple(search["max_queue_delays_us"]),
+        values={name: tuple(values) for name, values in search["knobs"].items()},
         limits=MachineLimits(**search["limits"]),
     )
     surrogate = Surrogate(space=space, slo=Slo(**search["slo"]), seed=search["seed"])

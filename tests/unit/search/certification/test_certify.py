@@ -30,7 +30,7 @@ from search.records.confirmations import read_confirmations
 from search.records.run_files import read_trials
 from search.records.trial import GpuRecord, MeasurementRecord
 from search.trials import events
-from search.trials.objective import Objective
+from search.trials.objective import Energy, Latency
 from search.workload import Workload
 
 GIB = 2**30
@@ -307,7 +307,7 @@ def test_a_candidate_over_the_memory_limit_gives_way_to_the_next(after_restart: 
     assert alone.certified is None
 
 
-LATENCY = Objective(name="latency", rate_per_s=500.0)
+LATENCY = Latency(rate_per_s=500.0)
 
 
 def at_500(latency_ms: float) -> MeasurementRecord:
@@ -344,7 +344,7 @@ def test_the_next_candidate_is_no_reason_to_give_way_if_energy_counts(tmp_path: 
     given = bench(service_s=slower(b12=1.3), power_w=lambda config: 50.0)
     least = tried(tmp_path, 12, 1, measurement=of_power(50.0))
     more = tried(tmp_path, 16, 2, measurement=of_power(90.0))
-    found = ended(tmp_path, given, more, least, objective=Objective(name="energy"), total_s=90.0)
+    found = ended(tmp_path, given, more, least, objective=Energy(), total_s=90.0)
     assert found.winner.number == 1
     assert set(given.batches) == {12}
 

@@ -20,6 +20,7 @@ from search.simulator.service_times import (
     measure_curve,
 )
 from search.simulator.service_times_file import read_curves, write_curves
+from search.simulator.surrogate import Kind
 
 
 def config(*, instances: int = 1, threads: int = 1, max_batch: int = 64) -> ServingConfig:
@@ -144,7 +145,9 @@ def test_a_server_without_a_table_of_batches_is_not_measured() -> None:
 
 def test_a_profile_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     of_two_shapes = curve(2, handover_s=None, larger=(curve(2), curve(2, seconds=(0.5, 0.9))))
-    curves = {("onnxruntime-fp32", 1, False): {1: curve(1, let_through_per_s=900.0), 2: of_two_shapes}}
+    curves: dict[Kind, dict[int, ServiceCurve]] = {
+        ("onnxruntime-fp32", 1, 0): {1: curve(1, let_through_per_s=900.0), 2: of_two_shapes}
+    }
     write_curves(tmp_path, curves)
     assert read_curves(tmp_path) == curves
     # Python alone reads numbers that JSON does not have.

@@ -119,7 +119,7 @@ def test_only_what_was_profiled_is_predicted(surrogate: Surrogate) -> None:
     predicted = [prediction.knobs for prediction in surrogate.best_first()]
     assert predicted
     assert all(knobs["intra_op_threads"] == 1 and knobs["instance_count"] == 1 for knobs in predicted)
-    assert {knobs["max_batch_size"] for knobs in predicted} == set(surrogate.space.max_batch_sizes)
+    assert {knobs["max_batch_size"] for knobs in predicted} == set(surrogate.space.values["max_batch_size"])
 
 
 def best_with_two_instances_and_with_one(surrogate: Surrogate) -> tuple[Predicted, Predicted]:

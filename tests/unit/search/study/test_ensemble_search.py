@@ -11,10 +11,11 @@ from simulated_ensembles import LIMIT_MS, Ensemble, EnsembleBench
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import EnsembleStep
+from search.knobs import MEMBER_KNOBS
 from search.records.slo import Slo
 from search.simulator.ensemble_surrogate import EnsembleSurrogate, new_surrogate
 from search.simulator.service_times_file import read_curves
-from search.space import MEMBER_KNOBS, SearchSpace, knobs_of
+from search.space import SearchSpace, knobs_of
 from search.study.run import SEARCH_FILE, run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
@@ -88,9 +89,9 @@ def test_a_prediction_names_the_member_that_saturates_first_and_the_space_those_
         seen.add(trial.why.prediction.service_times.model)
         assert most_per_s[str(trial.why.prediction.service_times.model)] <= 1.1 * min(most_per_s.values())
     assert seen
-    written = json.loads((tmp_path / SEARCH_FILE).read_bytes())["members"]
-    assert written == {knob: list(values) for knob, values in space.axes().items() if "." in knob}
-    assert written["second.instance_count"] == list(space.members[1].instance_counts)
+    written = json.loads((tmp_path / SEARCH_FILE).read_bytes())["knobs"]
+    assert written == {knob: list(values) for knob, values in space.axes().items()}
+    assert written["second.instance_count"] == list(space.members[1].values["instance_count"])
 
 
 def test_a_resumed_search_does_not_profile_again(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_point_that_was_begun_can_be_asked_for_again(space: SearchSpace, tmp_p
 def test_a_study_of_another_space_is_refused(space: SearchSpace, tmp_path: Path) -> None:
     """As on a machine with other cores."""
     open_store(space, tmp_path, storage=None, seed=1)
-    larger = replace(space, instance_counts=(*space.instance_counts, 64))
+    larger = replace(space, values={**space.values, "instance_count": (*space.values["instance_count"], 64)})
     with pytest.raises(BadInput, match="another search space"):
         open_store(larger, tmp_path, storage=None, seed=1)
 

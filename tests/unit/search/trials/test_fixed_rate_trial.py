@@ -18,7 +18,7 @@ from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.capacity_trial import run_fixed_rate_trial
 from search.trials.context import Budget
-from search.trials.objective import Objective
+from search.trials.objective import Latency
 from search.trials.trial import Trial
 
 RATE = 100.0
@@ -34,7 +34,7 @@ def tried(
 ) -> Trial:
     space = two_core_space(folder, limit_ms=slo.first.limit_ms)
     bench = kind(service_s=lambda config, size: service_ms / 1e3, limit_ms=slo.first.limit_ms)
-    objective = Objective(name="latency", rate_per_s=rate_per_s)
+    objective = Latency(rate_per_s=rate_per_s)
     store = open_store(space, folder, storage="sqlite://", seed=1, objective=objective)
     runner = TrialRunner(store=store, bench=bench, slo=slo, budget=Budget(total_s=60.0, clock=lambda: 0.0), seed=1)
     config = ServingConfig(engine=space.engines[0], max_batch_size=8, instance_count=1)

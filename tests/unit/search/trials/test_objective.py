@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,10 +11,12 @@ from simulated_bench import SimulatedBench, default_service_s
 from spaces import two_core_space
 from virtual_search import search_on
 
+from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.answer.recommend import alternatives_to, reason_for
 from search.certification.certify import CertifiedResult
+from search.choices import ObjectiveName
 from search.records.slo import Slo
 from search.records.trial import GpuRecord
 from search.simulator.server import SimulatedServer, simulate
@@ -23,15 +25,15 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.context import Budget
-from search.trials.objective import COST, Objective, PowerUnknown
+from search.trials.objective import COST, OBJECTIVES, Energy, Latency, Objective
 from search.trials.trial import Trial
 
 pytestmark = pytest.mark.slow
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 RATE = 300.0
-SOONEST = Objective(name="latency", rate_per_s=RATE)
-SPARING = Objective(name="energy")
+SOONEST = Latency(rate_per_s=RATE)
+SPARING = Energy()
 
 
 def searched(
@@ -85,16 +87,19 @@ def test_energy_that_nobody_measures_is_said_after_the_first_trial(tmp_path: Pat
     runner = TrialRunner(
         store=store, bench=SimulatedBench(), slo=SLO, budget=Budget(total_s=600.0, clock=lambda: 0.0), seed=3
     )
-    with pytest.raises(PowerUnknown):
+    with pytest.raises(BadInput, match="energy"):
         run_search(runner)
     assert len(store.trials) == 1
 
 
-def test_latency_alone_has_a_rate() -> None:
-    with pytest.raises(ValueError, match="only latency"):
-        Objective(name="latency")
-    with pytest.raises(ValueError, match="only latency"):
-        Objective(name="cost", rate_per_s=5.0)
+def test_what_can_be_asked_for_is_in_the_table() -> None:
+    assert tuple(OBJECTIVES) == get_args(ObjectiveName)
+    assert all(kind.name == name for name, kind in OBJECTIVES.items())
+
+
+def test_latency_needs_a_rate() -> None:
+    with pytest.raises(BadInput, match="--objective latency"):
+        Latency()
 
 
 def at(number: int, rate_per_s: float, p99_ms: float) -> Trial:
