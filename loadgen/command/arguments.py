@@ -88,15 +88,12 @@ def worker_from_options(options: LoadTestOptions, environment: Mapping[str, str]
             "A worker was given headers or a client certificate, and no server that they are for.",
             f"Give the address of the test as well: loadtest https://HOST:8000 --worker {options.worker} ...",
         )
+    server = None
     if options.url is not None:
-        _check_pair(Target(url=options.url, model_name="any", **_client_pair(options)))
-    return WorkerRights(
-        secret=cluster_secret(options.worker, environment),
-        server=options.url,
-        headers=found,
-        **_client_pair(options),
-        may_load_others=options.yes,
-    )
+        server = Target(url=options.url, model_name="any", headers=found, **_client_pair(options))
+        _check_pair(server)
+    secret = cluster_secret(options.worker, environment)
+    return WorkerRights(secret=secret, server=server, may_load_others=options.yes)
 
 
 def _client_pair(options: LoadTestOptions) -> dict[str, Any]:
