@@ -208,7 +208,7 @@ class LocalWorkers:
                 answer = worker.receive(within_s=0.0)
                 if "error" in answer:
                     raise error_from(answer["error"], answer["text"])
-                self.results.append(ShardResult(**answer))
+                self.results.append(ShardResult(**{**answer, "notes": tuple(answer["notes"])}))
                 self._unfinished.remove(worker)
         self._busy = bool(self._unfinished)
         return self._busy
