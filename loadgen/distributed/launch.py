@@ -28,20 +28,15 @@ def work_on_all(host: str, port: int, rights: WorkerRights, *, processes: int) -
     """
     _knock(host, port, rights.secret)
     parent = os.getpid()
-    for _ in range(processes - 1):
-        if not os.fork():
-            try:
-                die_with_parent(parent)
-                _work(host, port, rights)
-            finally:
-                os._exit(0)
-    _work(host, port, rights)
+    try:
+        if any(not os.fork() for _ in range(processes - 1)):
+            die_with_parent(parent)
+        from loadgen.distributed.worker import work
 
-
-def _work(host: str, port: int, rights: WorkerRights) -> None:
-    from loadgen.distributed.worker import work
-
-    work(host, port, rights)
+        work(host, port, rights)
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
 
 
 def _knock(host: str, port: int, secret: bytes) -> None:

@@ -19,9 +19,9 @@ from loadgen.distributed.remote_workers import RemoteWorkers
 from loadgen.distributed.sockets import encrypt_locust, master_options
 from loadgen.errors import BadInput, PlanError, WorkerDied
 from loadgen.processes import Silence
-from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun, Watch
-from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
-from loadgen.spec.target import Target
+from loadgen.sending.generator import Generator
+from loadgen.sending.plan_run import LoadJob
+from loadgen.spec.plan import LoadPlan
 
 
 class Master(MasterRunner):
@@ -62,7 +62,7 @@ class Master(MasterRunner):
         self._reports[report.number] = report
 
 
-class DistributedGenerator:
+class DistributedGenerator(Generator):
     """Workers on other machines as one load generator, from `with` to the end of its block.
 
     Worker k of n sends every n-th request of the plan's schedule from the k-th on, so that together they send
@@ -99,25 +99,14 @@ class DistributedGenerator:
             gevent.sleep(0.1)
         return True
 
-    def run(
-        self,
-        target: Target,
-        plan: LoadPlan | ClosedLoopPlan,
-        *,
-        payload: Payload | None = None,
-        limit_ms: float | None = None,
-        watch: Watch | None = None,
-    ) -> LoadRun:
-        """As `LoadGenerator.run`; a worker that is lost during the load is a problem of the measurement.
+    def workers_for(self, job: LoadJob) -> RemoteWorkers:
+        """Return the workers as a group. One that is lost during the load is a problem of the measurement.
 
-        `watch` gets the log up to the first request that has not ended, on any machine. Raises WorkerDied if
-        workers are lost before the load begins, or all of them during it.
+        Raises PlanError for a closed loop, and WorkerDied if there are fewer workers than expected.
         """
-        if not isinstance(plan, LoadPlan):
+        if not isinstance(job.plan, LoadPlan):
             raise PlanError("a closed loop is not divided between machines.\nUse --rate, or one machine.")
         workers = self._master.connected[: self.count]
         if len(workers) < self.count:
             raise WorkerDied(f"{len(workers)} of {self.count} workers are left.\nStart the others again.")
-        job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms)
-        group = RemoteWorkers(ask=self._master.ask, workers=workers, job=job)
-        return PlanRun(job=job, workers=group, watch=watch, gpu=None).execute()
+        return RemoteWorkers(ask=self._master.ask, workers=workers, job=job)
