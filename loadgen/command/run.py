@@ -14,7 +14,7 @@ from loadgen.command.baseline import read_baseline
 from loadgen.command.live import LiveView
 from loadgen.command.measure import load_record, record_of, run_load_test
 from loadgen.command.verdict import LoadTestResult
-from loadgen.command.web import WebDashboard
+from loadgen.command.web import web_dashboard
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import UserError, unforeseen
 from loadgen.exit_codes import exit_code
@@ -116,7 +116,7 @@ def _send(
     with ExitStack() as stack:
         dashboard = None
         if web_port is not None:
-            dashboard = stack.enter_context(WebDashboard(order.target, web_port))
+            dashboard = stack.enter_context(web_dashboard(order.target, web_port))
         view = stack.enter_context(
             LiveView(
                 console,

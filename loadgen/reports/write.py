@@ -234,8 +234,10 @@ def junit_xml(record: LoadTestRecord) -> str:
     properties = ET.SubElement(suite, "properties")
     for name, value in _properties(record).items():
         ET.SubElement(properties, "property", name=name, value=_xml_text(value))
+    seconds = 0.0 if record.measurement is None else record.measurement.duration_s
+    each = {"classname": f"loadtest.{_xml_text(record.target.model_name)}", "time": f"{seconds:.3f}"}
     for name, tag, message, text in _findings(record):
-        case = _case(suite, record, name)
+        case = ET.SubElement(suite, "testcase", each, name=_xml_text(name))
         if tag:
             ET.SubElement(case, tag, message=_xml_text(message)).text = _xml_text(text)
     for kind, tag in (("failures", "failure"), ("errors", "error")):
@@ -263,12 +265,6 @@ def _findings(record: LoadTestRecord) -> Iterator[tuple[str, str, str, str]]:
         yield name, tag, f"{compared.figure} is {compared.answer}", comparison_in_words(compared)
     tag = {"met": "", "measured": "", "violated": "failure", "worse": "failure"}.get(record.outcome, "error")
     yield "the answer as a whole", tag, HEADLINES[record.outcome].lower(), reasons
-
-
-def _case(suite: ET.Element, record: LoadTestRecord, name: str) -> ET.Element:
-    seconds = record.measurement.duration_s if record.measurement is not None else 0.0
-    classname = f"loadtest.{_xml_text(record.target.model_name)}"
-    return ET.SubElement(suite, "testcase", classname=classname, name=_xml_text(name), time=f"{seconds:.3f}")
 
 
 def _properties(record: LoadTestRecord) -> dict[str, str]:
