@@ -51,22 +51,25 @@ def loadtest(values: Values, origins: Origins) -> None:
         from loadgen.distributed.launch import work_on_all
 
         rights = worker_from_options(options, os.environ)
-        raise typer.Exit(work_on_all(options.worker, options.port, rights, processes=options.processes))
-    secret = b""
+        work_on_all(options.worker, options.port, rights, processes=options.processes)
+        return
+    fleet = None
     if options.master:
         from loadgen.distributed.secret import cluster_secret
 
         secret = cluster_secret(options.bind, os.environ)
-        import locust  # noqa: F401 - it replaces parts of the standard library: before anything else uses them
+        # It brings in Locust, which replaces parts of the standard library: before anything else uses them.
+        from loadgen.distributed.master import DistributedGenerator
+
+        fleet = DistributedGenerator(
+            host=options.bind, port=options.port, workers=options.expect_workers, secret=secret
+        )
     from loadgen.command import run
     from loadgen.command.arguments import order_from_options
     from loadgen.spec.load_test import Note
 
     order, notes = order_from_options(options, os.environ)
     notes = [Note(text=text) for text in (*assumed, *note_on(origins))] + notes
-    fleet = None
-    if options.master:
-        fleet = run.Fleet(host=options.bind, port=options.port, workers=options.expect_workers, secret=secret)
     web_port = options.web_port if options.web else None
     shown = {"as_json": options.json, "quiet": options.quiet, "verbose": options.verbose}
     raise typer.Exit(run.run(order, notes, web_port=web_port, fleet=fleet, **shown))

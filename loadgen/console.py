@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -23,8 +22,11 @@ from loadgen.printable import printable
 _MAX_IN_A_PIECE = 100_000  # characters; longer texts from outside are cut when they are read
 
 
-class _Stderr(io.TextIOBase):
+class _Stderr:
     """The current stderr, for messages whose loss must not end the work: its disk may be full."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
@@ -34,16 +36,6 @@ class _Stderr(io.TextIOBase):
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
-
-    def isatty(self) -> bool:
-        return sys.stderr.isatty()
-
-    def fileno(self) -> int:
-        return sys.stderr.fileno()
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return sys.stderr.encoding
 
 
 class SafeConsole(Console):

@@ -91,7 +91,7 @@ class OptimizeConfig:
         show=lambda vary: [f"{key}={','.join(values)}" for key, values in vary],
     )
     calls: tuple[str, ...] | None = NAMES(
-        "With --repository: the models that it, or a member of it, calls (BLS), which are tuned with it."
+        "With --repository: models that it or its members call (BLS), tuned with it."
     )
     tune: tuple[str, ...] | None = NAMES(
         "With --repository: members of an ensemble, or models of --calls or --with-model, to tune; the others "

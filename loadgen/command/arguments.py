@@ -11,7 +11,7 @@ from loadgen.errors import BadInput
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.spec.addresses import is_on_this_machine
 from loadgen.spec.limits import Limits
-from loadgen.spec.load_test import LoadTest, Note, Outputs
+from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload, arrivals_from_file, arrivals_from_text
 from loadgen.spec.target import Target, WorkerRights, headers_from_options
 from loadgen.wire.sockets import tls_context
@@ -54,13 +54,11 @@ def order_from_options(options: LoadTestOptions, environment: Mapping[str, str])
         fail_fast=options.fail_fast,
         accept_observed=options.accept_observed,
         compare=options.compare,
-        outputs=Outputs(
-            record=options.output,
-            html=options.html,
-            junit=options.junit,
-            csv_prefix=options.csv,
-            log=options.keep_log,
-        ),
+        outputs={
+            f"--{name.replace('_', '-')}": path
+            for name in ("output", "html", "junit", "csv", "keep_log")
+            if (path := getattr(options, name)) is not None
+        },
     )
     if options.insecure:
         text = "--insecure: the server's certificate is NOT checked; anyone in between can read and change all."
@@ -88,15 +86,12 @@ def worker_from_options(options: LoadTestOptions, environment: Mapping[str, str]
             "A worker was given headers or a client certificate, and no server that they are for.",
             f"Give the address of the test as well: loadtest https://HOST:8000 --worker {options.worker} ...",
         )
+    server = None
     if options.url is not None:
-        _check_pair(Target(url=options.url, model_name="any", **_client_pair(options)))
-    return WorkerRights(
-        secret=cluster_secret(options.worker, environment),
-        server=options.url,
-        headers=found,
-        **_client_pair(options),
-        may_load_others=options.yes,
-    )
+        server = Target(url=options.url, model_name="any", headers=found, **_client_pair(options))
+        _check_pair(server)
+    secret = cluster_secret(options.worker, environment)
+    return WorkerRights(secret=secret, server=server, may_load_others=options.yes)
 
 
 def _client_pair(options: LoadTestOptions) -> dict[str, Any]:

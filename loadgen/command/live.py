@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console, RenderableType
@@ -21,36 +20,33 @@ _LINE_EVERY_S = 10.0
 _NS_PER_MS = 1e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoFar:
-    """Figures of a growing log: times in ms over its last 200,000 requests, without NaN, None if it is empty."""
-
-    failed: int = 0
-    in_flight: int = 0  # when the last request of the log was due
-    recent_rate_per_s: float = 0.0
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    send_lag_p99_ms: float | None = None
+Cells = list[tuple[str, str, str]]
+"""Figures to show: name, value and style."""
 
 
-def so_far(log: RequestLog, timeout_ns: int) -> SoFar:
-    """The figures of the requests that have come back, or are known to be late."""
-    if not len(log):
-        return SoFar()
+def so_far(log: RequestLog, timeout_ns: int, limit_ms: float | None) -> Cells:
+    """Return figures of the last 200,000 requests of those that have come back, or are known to be late."""
     recent = log.rows(max(0, len(log) - _MAX_SORTED), len(log))
-    p50, p99 = percentiles_ns(recent.latency_charged_ns(timeout_ns), (0.5, 0.99))
-    (lag,) = percentiles_ns(recent.send_lag_ns.copy(), (0.99,))
-    last_ns = int(log.scheduled_ns[-1])
-    window_ns = min(_RECENT_S * 1e9, max(1, last_ns))
-    first = int(np.searchsorted(log.scheduled_ns, last_ns - window_ns, side="right"))
-    return SoFar(
-        failed=int(np.count_nonzero(log.outcome)),
-        in_flight=int(np.count_nonzero(recent.done_ns > last_ns)),
-        recent_rate_per_s=(len(log) - first) / window_ns * 1e9,
-        p50_ms=p50 / _NS_PER_MS,
-        p99_ms=p99 / _NS_PER_MS,
-        send_lag_p99_ms=lag / _NS_PER_MS,
-    )
+    rate_per_s, in_flight, times_ms, tone = 0.0, 0, ["-"] * 3, ""
+    if len(log):
+        p50, p99 = percentiles_ns(recent.latency_charged_ns(timeout_ns), (0.5, 0.99))
+        (lag,) = percentiles_ns(recent.send_lag_ns.copy(), (0.99,))
+        last_ns = int(log.scheduled_ns[-1])
+        window_ns = min(_RECENT_S * 1e9, max(1, last_ns))
+        first = int(np.searchsorted(log.scheduled_ns, last_ns - window_ns, side="right"))
+        rate_per_s = (len(log) - first) / window_ns * 1e9
+        in_flight = int(np.count_nonzero(recent.done_ns > last_ns))
+        times_ms = [format_ms(ns / _NS_PER_MS) for ns in (p50, p99, lag)]
+        tone = "" if limit_ms is None else "green" if p99 <= limit_ms * _NS_PER_MS else "red"
+    failed = int(np.count_nonzero(log.outcome))
+    return [
+        ("rate", f"{format_rate(rate_per_s)}/s", ""),
+        ("in flight", f"{in_flight:,}", ""),
+        ("p50", f"{times_ms[0]} ms", ""),
+        ("p99", f"{times_ms[1]} ms", tone),
+        ("errors", f"{failed:,}", "red" if failed else ""),
+        ("send lag p99", f"{times_ms[2]} ms", ""),
+    ]
 
 
 class LiveView(LiveDisplay):
@@ -74,7 +70,7 @@ class LiveView(LiveDisplay):
         self._phase = "Connecting"
         self._phase_started = time.monotonic()
         self._phase_s: float | None = None
-        self._seen: SoFar | None = None
+        self._seen: Cells = []
         self._next_line = 0.0
 
     def note(self, text: str, *, warning: bool = False) -> None:
@@ -88,7 +84,7 @@ class LiveView(LiveDisplay):
         """Show the current phase, and its duration if it is known."""
         self._phase, self._phase_s = text, seconds
         self._phase_started = time.monotonic()
-        self._seen = None
+        self._seen = []
         self._next_line = self._phase_started + self._line_every_s
         if self._dashboard is not None:
             self._dashboard.begin()
@@ -100,50 +96,24 @@ class LiveView(LiveDisplay):
         with self.unharmed():
             if self._dashboard is not None:
                 self._dashboard.look(log, self._timeout_ns)
-            self._show(so_far(log, self._timeout_ns))
+            self._seen = so_far(log, self._timeout_ns, self._limit_ms)
+            if (self._live is None or self._verbose) and time.monotonic() >= self._next_line:
+                self._next_line += self._line_every_s
+                cells = (f"{name} {value}" for name, value, _ in self._cells())
+                self._console.print(Text("  " + ", ".join(cells)), soft_wrap=True)
 
-    def _show(self, seen: SoFar) -> None:
-        self._seen = seen
-        if (self._live is None or self._verbose) and time.monotonic() >= self._next_line:
-            self._next_line += self._line_every_s
-            cells = (f"{name} {value}" for name, value in self._cells())
-            self._console.print(Text("  " + ", ".join(cells)), soft_wrap=True)
-
-    def _cells(self) -> list[tuple[str, str]]:
-        seen = self._seen
-        if seen is None:
-            return []
-        cells = [
-            ("rate", f"{format_rate(seen.recent_rate_per_s)}/s"),
-            ("in flight", f"{seen.in_flight:,}"),
-            ("p50", f"{format_ms(seen.p50_ms)} ms"),
-            ("p99", f"{format_ms(seen.p99_ms)} ms"),
-            ("errors", f"{seen.failed:,}"),
-            ("send lag p99", f"{format_ms(seen.send_lag_p99_ms)} ms"),
-        ]
-        if self._phase_s is not None:
-            left = max(0.0, self._phase_s - (time.monotonic() - self._phase_started))
-            cells.append(("left", f"{left:.0f} s"))
-        return cells
+    def _cells(self) -> Cells:
+        if self._phase_s is None or not self._seen:
+            return self._seen
+        left = max(0.0, self._phase_s - (time.monotonic() - self._phase_started))
+        return [*self._seen, ("left", f"{left:.0f} s", "")]
 
     def _picture(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
-        cells = self._cells()
         table.add_row(Text(self._phase, style="bold"))
-        if not cells:
-            return table
-        figures = Table.grid(padding=(0, 2))
-        figures.add_row(*(Text(name, style="dim", no_wrap=True) for name, _ in cells))
-        figures.add_row(*(Text(value, style=self._style(name), no_wrap=True) for name, value in cells))
-        table.add_row(figures)
+        if cells := self._cells():
+            figures = Table.grid(padding=(0, 2))
+            figures.add_row(*(Text(name, style="dim", no_wrap=True) for name, _, _ in cells))
+            figures.add_row(*(Text(value, style=style, no_wrap=True) for _, value, style in cells))
+            table.add_row(figures)
         return table
-
-    def _style(self, name: str) -> str:
-        seen = self._seen
-        if seen is None:
-            return ""
-        if name == "errors" and seen.failed:
-            return "red"
-        if name == "p99" and self._limit_ms is not None and seen.p99_ms is not None:
-            return "green" if seen.p99_ms <= self._limit_ms else "red"
-        return ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -14,7 +14,7 @@ from loadgen.command.baseline import read_baseline
 from loadgen.command.live import LiveView
 from loadgen.command.measure import load_record, record_of, run_load_test
 from loadgen.command.verdict import LoadTestResult
-from loadgen.command.web import WebDashboard
+from loadgen.command.web import web_dashboard
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import UserError, unforeseen
 from loadgen.exit_codes import exit_code
@@ -26,15 +26,8 @@ from loadgen.sending.generator import Generator, LoadGenerator
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.target import errors_without_secrets
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """The master's address in a test that several machines send, the number of workers, and their secret."""
-
-    host: str
-    port: int
-    workers: int
-    secret: bytes = field(repr=False)
+if TYPE_CHECKING:
+    from loadgen.distributed.master import DistributedGenerator  # brings Locust into this process
 
 
 def run(
@@ -43,7 +36,7 @@ def run(
     *,
     as_json: bool,
     web_port: int | None = None,
-    fleet: Fleet | None = None,
+    fleet: DistributedGenerator | None = None,
     quiet: bool = False,
     verbose: bool = False,
 ) -> int:
@@ -77,7 +70,7 @@ def carry_out(
     console: Console,
     heeding: Heeding,
     web_port: int | None = None,
-    fleet: Fleet | None = None,
+    fleet: DistributedGenerator | None = None,
     verbose: bool = False,
 ) -> tuple[LoadTestRecord, list[UserError]]:
     """Carry the order out and write its files; return the result, and the problems after it was measured.
@@ -102,7 +95,7 @@ def carry_out(
             raise
         problems.append(unforeseen(error))
     (finding,) = found
-    machines = 1 if fleet is None else fleet.workers
+    machines = 1 if fleet is None else fleet.count
     record = record_of(order, finding, notes=notes, started_at=started_at, baseline=baseline, machines=machines)
     problems += write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
     return record, problems
@@ -114,7 +107,7 @@ def _send(
     console: Console,
     heeding: Heeding,
     web_port: int | None,
-    fleet: Fleet | None,
+    fleet: DistributedGenerator | None,
     on_found: Callable[[LoadTestResult], None],
     *,
     verbose: bool,
@@ -123,7 +116,7 @@ def _send(
     with ExitStack() as stack:
         dashboard = None
         if web_port is not None:
-            dashboard = stack.enter_context(WebDashboard(order.target, web_port))
+            dashboard = stack.enter_context(web_dashboard(order.target, web_port))
         view = stack.enter_context(
             LiveView(
                 console,
@@ -152,13 +145,9 @@ def _send(
         if fleet is None:
             generator = stack.enter_context(LoadGenerator(order.processes))
         else:
-            from loadgen.distributed.master import DistributedGenerator  # brings Locust into this process
-
-            generator = workers = stack.enter_context(
-                DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers, secret=fleet.secret)
-            )
-            view.phase(f"Waiting for {fleet.workers} workers on port {fleet.port}")
-            if not workers.wait_for_workers(stop):
+            generator = stack.enter_context(fleet)
+            view.phase(f"Waiting for {fleet.count} workers on port {fleet.port}")
+            if not fleet.wait_for_workers(stop):
                 on_found(LoadTestResult(run=None, interrupted=True))
                 return view.broken
         on_found(run_load_test(order, generator, view, stop))

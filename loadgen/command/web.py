@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
@@ -17,40 +17,36 @@ _NS_PER_MS = 1e6
 _MAX_ROWS = 20_000  # per message; more rows wait for the next
 
 
+@contextmanager
+def web_dashboard(target: Target, port: int) -> Iterator[WebDashboard]:
+    """Yield the UI, whose process ends with the block. Raises BadInput if it does not start."""
+    _check_free(port)
+    process, channel = start_child("loadgen.command.web_process", HOST, str(port), target.url)
+    try:
+        dashboard = WebDashboard(channel, f"http://{HOST}:{port}", target.model_name)
+        if not channel.waits(_START_S) or not dashboard.receive():
+            raise BadInput(
+                f"The web UI did not start on {dashboard.url}.", "Use another --web-port, or leave --web out."
+            )
+        yield dashboard
+    finally:
+        channel.close()
+        process.kill()
+        process.wait()
+
+
 class WebDashboard:
-    """The UI's process, from `with` to the end of its block. It slows no request down: it only gets copies.
+    """The UI's process as the load test sees it. It slows no request down: it only gets copies.
 
     Its Stop button is `stop_asked`. When the process ends by itself, the load goes on without it.
     """
 
-    def __init__(self, target: Target, port: int) -> None:
-        self.url = f"http://{HOST}:{port}"
-        self._target = target
-        self._port = port
+    def __init__(self, channel: Channel, url: str, model_name: str) -> None:
+        self.url = url
+        self._model_name = model_name
         self._shown = 0
-        self._channel: Channel | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = channel
         self._stop_asked = False
-
-    def __enter__(self) -> Self:
-        _check_free(self._port)
-        self._process, self._channel = start_child(
-            "loadgen.command.web_process", HOST, str(self._port), self._target.url
-        )
-        if not self._channel.waits(_START_S) or not self._receive():
-            self.__exit__()
-            raise BadInput(
-                f"The web UI did not start on {self.url}.", "Use another --web-port, or leave --web out."
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._channel is not None:
-            self._channel.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._channel = self._process = None
 
     def begin(self) -> None:
         """Start a new load: clear the figures of the one before."""
@@ -65,7 +61,7 @@ class WebDashboard:
         self._send(
             {
                 "do": "rows",
-                "name": self._target.model_name,
+                "name": self._model_name,
                 "latency_ms": latency_ms.round(3).tolist(),
                 "outcome": rows.outcome.tolist(),
             }
@@ -73,11 +69,11 @@ class WebDashboard:
 
     def stop_asked(self) -> bool:
         """True if Stop was pressed."""
-        if self._channel is not None and self._channel.waits(0) and self._receive():
+        if self._channel is not None and self._channel.waits(0) and self.receive():
             self._stop_asked = True
         return self._stop_asked
 
-    def _receive(self) -> bool:
+    def receive(self) -> bool:
         """True if a message came; at the end of the channel the UI is gone."""
         assert self._channel is not None
         try:

@@ -1,4 +1,4 @@
-"""The two messages of a load test on several machines: the master's orders, and the workers' reports.
+"""The two messages of a load test on several machines: the master's order, and the worker's report on it.
 
 Each is a JSON document. It is checked as a whole before it is used: exact types, no unknown keys, finite numbers.
 """
@@ -17,12 +17,15 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
 from loadgen.sending.plan_run import LoadJob
 
+MESSAGE = "tritune"
+"""What Locust calls both."""
+
 ROW = np.dtype([("scheduled_ns", "<i8"), ("sent_ns", "<i8"), ("done_ns", "<i8"), ("outcome", "u1")])
 """A request in `Report.rows`: times in ns from the start of the run."""
 
-Task = Literal["clock", "prepare", "statistics", "start", "stop"]
+Task = Literal["clock", "prepare", "statistics", "start", "look", "stop"]
 
-_DATA_BYTES_MAX = 64_000_000
+DATA_BYTES_MAX = 64_000_000
 
 
 class _Message(BaseModel):
@@ -30,30 +33,27 @@ class _Message(BaseModel):
         extra="forbid", strict=True, allow_inf_nan=False, ser_json_bytes="base64", val_json_bytes="base64"
     )
 
-    run: NonNegativeInt  # 0: unknown
+    number: NonNegativeInt = 0  # of the order, and of the report on it; 0: a report on whatever was asked
 
 
 class Order(_Message):
-    """The master's order to a worker, which answers each but "stop" with reports.
+    """What the master wants of a worker, which sends shard `part` of `parts`.
 
-    "prepare" has the other fields: shard `part` of `parts` of the job, the contents of its files, the names of
-    its headers, whose values each worker has, and if the worker needs a `client_cert` of its own. "start" has
-    `origin_ns`, by the worker's clock.
+    "prepare" has the job, in which headers have no values, and its files, of which the job has the names alone.
+    "start" has `origin_ns`, by the worker's clock; "look" asks for the requests from the first `known` on.
     """
 
     do: Task
-    job: LoadJob | None = None
     part: NonNegativeInt = 0
     parts: PositiveInt = 1
-    header_names: tuple[str, ...] = ()
-    ca_cert: bytes | None = None
-    client_cert: bool = False
-    data: bytes | None = None
-    origin_ns: NonNegativeInt = 0
+    known: NonNegativeInt = 0
+    origin_ns: int = 0
+    job: LoadJob | None = None
+    files: dict[str, bytes] = {}
 
 
 class Report(_Message):
-    """A worker's answer: its clock, the server's counters, or requests and at last the result; empty if prepared.
+    """What came of an order: the clock, the server's counters, or requests and, with the last of them, the result.
 
     `failure` is the class and the text of an error.
     """
@@ -65,33 +65,36 @@ class Report(_Message):
     failure: tuple[str, str] | None = None
 
 
-def order_of_job(run: int, job: LoadJob, parts: int) -> Order:
-    """Return the order to prepare the first shard. Raises PlanError if the data is too large for a message."""
-    target, file = job.target, job.payload.data_file
+def job_to_send(job: LoadJob) -> tuple[LoadJob, dict[str, bytes]]:
+    """Return the job without secrets and paths, and the files it needs. Raises PlanError if it cannot travel."""
+    target, data = job.target, job.payload.data_file
     if target.query:
         raise PlanError("the query of the address may hold a key, and keys go to no worker.\nLeave --master out.")
-    if file is not None and file.is_dir():
-        raise PlanError(f"{file} is a folder, and one file travels to the workers.\nGive samples as .npz or JSON.")
-    if file is not None and file.stat().st_size > _DATA_BYTES_MAX:
+    if data is not None and data.is_dir():
+        raise PlanError(f"{data} is a folder, and one file travels to the workers.\nGive samples as .npz or JSON.")
+    if data is not None and data.stat().st_size > DATA_BYTES_MAX:
         raise PlanError(
-            f"{file} holds {file.stat().st_size} bytes, and at most {_DATA_BYTES_MAX} travel to the workers.\n"
+            f"{data} holds {data.stat().st_size} bytes, and at most {DATA_BYTES_MAX} travel to the workers.\n"
             "Use fewer samples."
         )
-    name = None if file is None else Path(f"samples{file.suffix}")
-    return Order(
-        run=run,
-        do="prepare",
-        job=replace(
-            job,
-            target=replace(target, headers=(), ca_cert=None, client_cert=None, client_key=None, metrics_url=None),
-            payload=replace(job.payload, data_file=name),
-        ),
-        parts=parts,
-        header_names=tuple(key for key, _ in target.headers),
-        ca_cert=None if target.ca_cert is None else target.ca_cert.read_bytes(),
-        client_cert=target.client_cert is not None,
-        data=None if file is None else file.read_bytes(),
+    files: dict[str, bytes] = {}
+
+    def sent(path: Path | None, name: str) -> Path | None:
+        if path is None:
+            return None
+        files[name] = path.read_bytes()
+        return Path(name)
+
+    travelling = replace(
+        target,
+        headers=tuple((name, "") for name, _ in target.headers),
+        ca_cert=sent(target.ca_cert, "authority.pem"),
+        client_cert=None if target.client_cert is None else Path("own.pem"),
+        client_key=None,
+        metrics_url=None,
     )
+    payload = replace(job.payload, data_file=sent(data, f"samples{(data or Path()).suffix}"))
+    return replace(job, target=travelling, payload=payload), files
 
 
 def rows_of(log: RequestLog) -> bytes:
@@ -102,8 +105,7 @@ def rows_of(log: RequestLog) -> bytes:
     return rows.tobytes()
 
 
-def refusal(sender: str, error: Exception) -> Report:
+def refusal(sender: str, error: ValidationError) -> Report:
     """Return the failure for a message that does not fit."""
-    reason = first_problem(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
-    problem = f"{sender} sent a message that does not fit: {reason}."
-    return Report(run=0, failure=("WorkerDied", f"{problem}\nUse the same version of tritune on all machines."))
+    problem = f"{sender} sent a message that does not fit: {first_problem(error)}."
+    return Report(failure=("WorkerDied", f"{problem}\nUse the same version of tritune on all machines."))

@@ -1,177 +1,165 @@
-"""A worker of a load test that several machines send: a Locust worker that sends its shard of each plan."""
+"""`loadtest --worker HOST`: Locust workers on one machine, each with a load process, until their master ends."""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 import gevent
+from locust.env import Environment
+from locust.runners import WorkerRunner
+from pydantic import ValidationError
 
-from loadgen.distributed.cluster import ClusterWorker
-from loadgen.distributed.messages import Order, Report, rows_of
-from loadgen.distributed.secret import keys_from_secret
+from loadgen.distributed.messages import MESSAGE, Order, Report, refusal, rows_of
+from loadgen.distributed.sockets import encrypt_locust, worker_options
 from loadgen.errors import LoadError, PlanError
-from loadgen.measurement.request_log import RequestLog
 from loadgen.processes import scratch_folder
 from loadgen.sending.generator import LoadGenerator, LocalWorkers
 from loadgen.sending.request_table import GrowingLog
-from loadgen.spec.addresses import is_on_this_machine, shown_address
-from loadgen.spec.plan import Payload
+from loadgen.spec.addresses import is_on_this_machine
 from loadgen.spec.target import Target, WorkerRights
 
-_ROWS_PERIOD_S = 0.5
-_ROWS_MAX = 20_000  # per message: half a megabyte, packed in 2 ms
+_ROWS_MAX = 40_000  # per report, which a master takes up to 2 MB
 _FAREWELL_S = 0.2
 
 
-def work(host: str, port: int, rights: WorkerRights, *, on_connected: Callable[[], None]) -> None:
-    """Serve the master until it sends "quit" or is gone for a minute.
-
-    Raises ConnectionError if there is no master, WrongSecret if it has another secret.
-    """
+def work(host: str, port: int, rights: WorkerRights) -> None:
+    """Serve the master until it ends, or is gone for a minute."""
     logging.getLogger("locust").setLevel(logging.ERROR)
+    encrypt_locust(worker_options(rights.secret), rights.secret)
     with scratch_folder("load") as folder, LoadGenerator() as generator:
-        runner = ClusterWorker(host, port, keys_from_secret(rights.secret))
-        worker = DistributedWorker(runner.report, rights, folder, generator)
-        runner.on_order = lambda order: gevent.spawn(worker.carry_out, order)
-        on_connected()
+        worker = Worker(host, port, rights, folder, generator)
+        sys.stderr.write(f"Worker {os.getpid()} is connected to {host}:{port}.\n")
         try:
-            runner.greenlet.join()
+            worker.greenlet.join()
         finally:
-            runner.environment.events.quitting.fire(environment=runner.environment)  # type: ignore[no-untyped-call]
+            worker.send_message("quit")
             gevent.sleep(_FAREWELL_S)
 
 
-class DistributedWorker:
-    """Carries the master's orders out with a load process; one plan at a time."""
+class Worker(WorkerRunner):
+    """Locust's worker, which carries the master's orders out with a load process; one plan at a time."""
 
-    def __init__(
-        self, report: Callable[[Report], None], rights: WorkerRights, folder: Path, generator: LoadGenerator
-    ) -> None:
-        self._report = report
+    def __init__(self, host: str, port: int, rights: WorkerRights, folder: Path, generator: LoadGenerator) -> None:
         self._rights = rights
         self._folder = folder
         self._generator = generator
-        self._job: _Job | None = None
+        self._group: LocalWorkers | None = None
+        super().__init__(Environment(user_classes=[]), host, port)
 
-    def carry_out(self, order: Order) -> None:
-        """Do what the master wants. Errors go to the master, which reports them."""
+    def handle_message(self, msg: Any) -> None:
+        """Carry an order out, beside others; handle Locust's own messages as Locust does."""
+        if msg.type == MESSAGE:
+            gevent.spawn(self._report, msg.data)
+        else:
+            super().handle_message(msg)
+
+    def _report(self, data: Any) -> None:
+        """Carry an order out. Errors go to the master, which reports them."""
+        number = 0
         try:
-            self._carry_out(order)
+            order = Order.model_validate_json(data)
+            number = order.number
+            report = self._carry_out(order)
+        except ValidationError as error:
+            report = refusal("the master", error)
         except LoadError as error:
-            self._report(Report(run=order.run, failure=(type(error).__name__, str(error))))
+            report = Report(failure=(type(error).__name__, str(error)))
         except Exception as error:  # it would be logged on this machine only
             text = f"{type(error).__name__} in the worker: {error}\nThis is a bug in tritune; please report it."
-            self._report(Report(run=order.run, failure=("WorkerDied", text)))
+            report = Report(failure=("WorkerDied", text))
+        report.number = number
+        self.send_message(MESSAGE, report.model_dump_json())  # type: ignore[arg-type]
 
-    def _carry_out(self, order: Order) -> None:
-        job = self._job
+    def _carry_out(self, order: Order) -> Report:
+        group = self._group
         if order.do == "clock":
-            self._report(Report(run=order.run, here_ns=time.monotonic_ns()))
-        elif order.do == "prepare":
+            return Report(here_ns=time.monotonic_ns())
+        if order.do == "prepare":
             self._prepare(order)
-            self._report(Report(run=order.run))
-        elif job is None or job.run != order.run:
-            return
+        elif group is None:  # it was never prepared: there is nothing to stop
+            return Report()
         elif order.do == "statistics":
-            self._report(Report(run=order.run, statistics=job.group.read_statistics()))
+            return Report(statistics=group.read_statistics())
+        elif order.do == "look":
+            return self._look(group, order.known)
         elif order.do == "start":
-            self._start(job, order.origin_ns)
-        elif job.group.origin_ns:
-            job.group.stop()
+            self._growing = GrowingLog(group.table, late_ns=None)
+            group.start(order.origin_ns)
+        elif group.origin_ns:
+            group.stop()
+        return Report()
 
     def _prepare(self, order: Order) -> None:
         """Connect, and try a request."""
-        if self._job is not None:
-            self._job.group.abandon()
-        self._job = None
+        if self._group is not None:
+            self._group.abandon()
+        self._group = None
         assert order.job is not None
-        target, payload = self._target(order, order.job.target), self._payload(order, order.job.payload)
+        for name, data in order.files.items():
+            self._here(Path(name)).write_bytes(data)
+        target, payload = self._own(order.job.target), order.job.payload
+        if payload.data_file is not None:
+            payload = replace(payload, data_file=self._here(payload.data_file))
         job = replace(order.job, target=target, payload=payload)
         # In a thread: to draw a long schedule takes seconds, in which Locust's heartbeats must go on.
         group = gevent.get_hub().threadpool.apply(self._generator.workers_for, (job, order.part, order.parts))
         group.prepare()
-        self._job = _Job(run=order.run, group=group)
+        self._group = group
 
-    def _start(self, job: _Job, origin_ns: int) -> None:
-        """Send the shard from `origin_ns` of this machine's clock on, and report requests as they end."""
-        group, growing = job.group, GrowingLog(job.group.table, late_ns=None)
-        group.start(origin_ns)
-        while group.wait(_ROWS_PERIOD_S):
-            if self._job is not job:  # the master has given this plan up
-                return
-            self._ship(job, growing.at(time.monotonic_ns() - origin_ns))
-        self._ship(job, group.log())
-        self._report(Report(run=job.run, result=group.results[0]))
+    def _look(self, group: LocalWorkers, known: int) -> Report:
+        """Return the requests that ended since the master knew so many; the result with the last of them."""
+        sends = not group.results and group.wait(0.0)
+        log = self._growing.at(time.monotonic_ns() - group.origin_ns) if sends else group.log()
+        end = min(len(log), known + _ROWS_MAX)
+        result = None if sends or end < len(log) else group.results[0]
+        return Report(rows=rows_of(log.rows(known, end)), result=result)
 
-    def _ship(self, job: _Job, log: RequestLog) -> None:
-        """Report the requests of a growing log that were not reported yet."""
-        for at in range(job.shipped, len(log), _ROWS_MAX):
-            rows = log.rows(at, min(len(log), at + _ROWS_MAX))
-            self._report(Report(run=job.run, rows=rows_of(rows)))
-        job.shipped = len(log)
+    def _here(self, name: Path) -> Path:
+        """Return the file of this name in this worker's own folder."""
+        return self._folder / name.name
 
-    def _target(self, order: Order, target: Target) -> Target:
+    def _own(self, target: Target) -> Target:
         """Return the target with this worker's headers and certificate.
 
         Raises PlanError for other headers, without a certificate if the test has one, or without --yes.
         """
-        rights = self._rights
-        names = sorted(name.lower() for name, _ in rights.headers)
-        if names != sorted(name.lower() for name in order.header_names):
+        own = self._rights.server or Target(url=target.url, model_name=target.model_name)
+        names, wanted = (sorted(name.lower() for name, _ in one.headers) for one in (own, target))
+        if names != wanted:
             raise PlanError(
-                f"this worker sends the headers {names}, and the test needs {list(order.header_names)}.\n"
+                f"this worker sends the headers {names}, and the test needs {wanted}.\n"
                 "Start it with the same --header-env; values never travel between machines."
             )
-        if order.client_cert and rights.client_cert is None:
+        if target.client_cert and not own.client_cert:
             raise PlanError(
                 "this worker has no client certificate, and the test has one.\n"
                 "Start it with its own --client-cert; keys never travel between machines."
             )
-        if rights.server is not None and _server_of(rights.server) != _server_of(target.url):
+        if (own.host, own.port, own.is_http, own.is_tls) != (
+            target.host,
+            target.port,
+            target.is_http,
+            target.is_tls,
+        ):
             raise PlanError(
-                f"this worker was started for {shown_address(rights.server)}, and the test is of {target.url}.\n"
+                f"this worker was started for {own.url}, and the test is of {target.url}.\n"
                 "Start it with the address of the test; headers are sent to no other."
             )
-        if not rights.may_load_others and not is_on_this_machine(target.host):
+        if not self._rights.may_load_others and not is_on_this_machine(target.host):
             raise PlanError(
                 f"{target.host} is not the worker's machine, and a load test can take a server down.\n"
                 "Start the worker with --yes when it may load it."
             )
         return replace(
             target,
-            headers=rights.headers,
-            ca_cert=self._file("authority.pem", order.ca_cert),
-            client_cert=rights.client_cert,
-            client_key=rights.client_key,
+            headers=own.headers,
+            ca_cert=target.ca_cert and self._here(target.ca_cert),
+            client_cert=own.client_cert,
+            client_key=own.client_key,
         )
-
-    def _payload(self, order: Order, payload: Payload) -> Payload:
-        suffix = "" if payload.data_file is None else payload.data_file.suffix
-        return replace(payload, data_file=self._file(f"samples{suffix}", order.data))
-
-    def _file(self, name: str, data: bytes | None) -> Path | None:
-        """Write contents that came with an order to this worker's own folder; None if there are none."""
-        if data is None:
-            return None
-        path = self._folder / name
-        path.write_bytes(data)
-        return path
-
-
-@dataclass(slots=True, kw_only=True)
-class _Job:
-    """A shard that is prepared or running."""
-
-    run: int
-    group: LocalWorkers
-    shipped: int = 0  # rows that the master has
-
-
-def _server_of(url: str) -> tuple[str, str, int]:
-    target = Target(url=url, model_name="any")
-    return urlsplit(url).scheme, target.host, target.port

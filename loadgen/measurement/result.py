@@ -55,15 +55,7 @@ _CHECKS = 2
 """We send at most this many requests outside the load; the server may count them with it."""
 
 
-def circumstances_of(
-    results: Sequence[ShardResult],
-    *,
-    limit_ms: float | None,
-    server: ServerTimings | None,
-    gpu: GpuUse | None,
-    stopped: bool,
-    remarks: tuple[str, ...] = (),
-) -> dict[str, Any]:
+def circumstances_of(results: Sequence[ShardResult], remarks: tuple[str, ...] = ()) -> dict[str, Any]:
     """Combine the results of the processes, at least one, that sent a load, for `measurement_of`."""
     client = ClientUse(
         cpu_share=max(result.cpu_s / result.wall_s if result.wall_s else 0.0 for result in results),
@@ -82,16 +74,12 @@ def circumstances_of(
         in_front.update(result.in_front)
     return {
         "client": client,
-        "limit_ms": limit_ms,
-        "server": server,
-        "gpu": gpu,
         "remarks": (
             *remarks,
             *address_remarks(addresses),
             *_connection_remarks(sum(result.rows for result in results), client),
         ),
         "error_example": next((result.error_example for result in results if result.error_example), None),
-        "stopped": stopped,
         "addresses": addresses,
         "in_front": in_words(in_front),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 from loadgen.records.record import (
     CheckRecord,
@@ -10,6 +11,7 @@ from loadgen.records.record import (
     LoadRecord,
     LoadTestRecord,
     MeasurementRecord,
+    Outcome,
 )
 
 UNKNOWN = "-"
@@ -17,15 +19,7 @@ UNKNOWN = "-"
 _AS_WRITTEN = 1 + 1e-12
 """Keeps decimals such as 8.2, which are a little less in binary, as they are."""
 
-HEADLINES = {
-    "met": "MET",
-    "measured": "MEASURED",
-    "worse": "WORSE",
-    "violated": "VIOLATED",
-    "inconclusive": "INCONCLUSIVE",
-    "untrustworthy": "NOT TRUSTWORTHY",
-    "interrupted": "INTERRUPTED",
-}
+HEADLINES = {one: one.upper() for one in get_args(Outcome)} | {"untrustworthy": "NOT TRUSTWORTHY"}
 
 
 def format_ms(value: float | None) -> str:

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +33,6 @@ from loadgen.records.formats import (
 )
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.views import html_page
-from loadgen.spec.load_test import Outputs
 from loadgen.status import outcome_name
 
 QUANTILES = (0.5, 0.66, 0.75, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 0.9999, 1.0)
@@ -160,18 +159,10 @@ def record_json(record: LoadTestRecord) -> str:
     return printable_json(record.model_dump_json(indent=2)) + "\n"
 
 
-def check_writable(outputs: Outputs) -> None:
-    """Raise BadInput if a report could not be written now, before minutes of load are spent."""
-    named = {
-        "--output": outputs.record,
-        "--html": outputs.html,
-        "--junit": outputs.junit,
-        "--csv": None if outputs.csv_prefix is None else _with_ending(outputs.csv_prefix, "_stats.csv"),
-        "--keep-log": outputs.log,
-    }
-    for option, path in named.items():
-        if path is None:
-            continue
+def check_writable(outputs: Mapping[str, Path]) -> None:
+    """Raise BadInput if a file of an option could not be written now, before minutes of load are spent."""
+    for option, given in outputs.items():
+        path = _with_ending(given, "_stats.csv") if option == "--csv" else given
         if option != "--keep-log" and path.exists() and not path.is_file():  # a report would replace a device
             raise BadInput(f"{option} {path} is not a file.", "Give the name of a file.")
         folder = path if option == "--keep-log" else path.parent
@@ -185,8 +176,8 @@ def check_writable(outputs: Outputs) -> None:
             ) from error
 
 
-def write_reports(record: LoadTestRecord, log: RequestLog | None, outputs: Outputs) -> list[UserError]:
-    """Write the files of `outputs`. Return an error for each that could not be written."""
+def write_reports(record: LoadTestRecord, log: RequestLog | None, outputs: Mapping[str, Path]) -> list[UserError]:
+    """Write the files of the options. Return an error for each that could not be written."""
     problems: list[UserError] = []
     for what, write in _writers(record, log, outputs):
         try:
@@ -205,24 +196,26 @@ def write_reports(record: LoadTestRecord, log: RequestLog | None, outputs: Outpu
 
 
 def _writers(
-    record: LoadTestRecord, log: RequestLog | None, outputs: Outputs
+    record: LoadTestRecord, log: RequestLog | None, outputs: Mapping[str, Path]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the name of each file or folder, and the function that writes it."""
+    texts: dict[str, dict[str, Callable[[], str]]] = {
+        "--output": {"": lambda: record_json(record)},
+        "--html": {"": lambda: html_page(record)},
+        "--junit": {"": lambda: junit_xml(record)},
+    }
+    if log is not None:
+        texts["--csv"] = {ending: partial(table, record, log) for ending, table in CSV_FILES.items()}
+    for option, given in outputs.items():
+        for ending, text in texts.get(option, {}).items():
+            path = _with_ending(given, ending)
+            yield f"{option} {path}", partial(_write, path, text)
+        if option == "--keep-log" and log is not None:
+            yield f"{option} {given}", partial(_write_log, log, given)
 
-    def file(option: str, path: Path, text: Callable[[], str]) -> tuple[str, Callable[[], object]]:
-        return f"{option} {path}", lambda: write_atomically(path, text())
 
-    if outputs.record is not None:
-        yield file("--output", outputs.record, lambda: record_json(record))
-    if outputs.html is not None:
-        yield file("--html", outputs.html, lambda: html_page(record))
-    if outputs.junit is not None:
-        yield file("--junit", outputs.junit, lambda: junit_xml(record))
-    if outputs.csv_prefix is not None and log is not None:
-        for ending, table in CSV_FILES.items():
-            yield file("--csv", _with_ending(outputs.csv_prefix, ending), partial(table, record, log))
-    if outputs.log is not None and log is not None:
-        yield f"--keep-log {outputs.log}", partial(_write_log, log, outputs.log)
+def _write(path: Path, text: Callable[[], str]) -> None:
+    write_atomically(path, text())
 
 
 def _write_log(log: RequestLog, folder: Path) -> None:
@@ -241,8 +234,10 @@ def junit_xml(record: LoadTestRecord) -> str:
     properties = ET.SubElement(suite, "properties")
     for name, value in _properties(record).items():
         ET.SubElement(properties, "property", name=name, value=_xml_text(value))
+    seconds = 0.0 if record.measurement is None else record.measurement.duration_s
+    each = {"classname": f"loadtest.{_xml_text(record.target.model_name)}", "time": f"{seconds:.3f}"}
     for name, tag, message, text in _findings(record):
-        case = _case(suite, record, name)
+        case = ET.SubElement(suite, "testcase", each, name=_xml_text(name))
         if tag:
             ET.SubElement(case, tag, message=_xml_text(message)).text = _xml_text(text)
     for kind, tag in (("failures", "failure"), ("errors", "error")):
@@ -270,12 +265,6 @@ def _findings(record: LoadTestRecord) -> Iterator[tuple[str, str, str, str]]:
         yield name, tag, f"{compared.figure} is {compared.answer}", comparison_in_words(compared)
     tag = {"met": "", "measured": "", "violated": "failure", "worse": "failure"}.get(record.outcome, "error")
     yield "the answer as a whole", tag, HEADLINES[record.outcome].lower(), reasons
-
-
-def _case(suite: ET.Element, record: LoadTestRecord, name: str) -> ET.Element:
-    seconds = record.measurement.duration_s if record.measurement is not None else 0.0
-    classname = f"loadtest.{_xml_text(record.target.model_name)}"
-    return ET.SubElement(suite, "testcase", classname=classname, name=_xml_text(name), time=f"{seconds:.3f}")
 
 
 def _properties(record: LoadTestRecord) -> dict[str, str]:

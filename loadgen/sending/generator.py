@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from loadgen.measurement.result import ShardResult
 from loadgen.memory import memory_bytes
 from loadgen.sending.load_process import PATIENCE_S, LoadProcess, error_from
 from loadgen.sending.messages import PAYLOAD, TARGET, Message
-from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun, Watch
+from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun, Watch, WorkerGroup
 from loadgen.sending.request_table import (
     BYTES_PER_REQUEST,
     ClosedLog,
@@ -36,42 +36,8 @@ _START_DELAY_NS = 100_000_000
 _CLOSED_LOOP_RATE_MAX_PER_S = 50_000  # one process sends fewer; memory that stays unused takes none
 
 
-class Generator(Protocol):
+class Generator:
     """Sends plans: `LoadGenerator` from this machine, or workers on other machines."""
-
-    def run(
-        self,
-        target: Target,
-        plan: LoadPlan | ClosedLoopPlan,
-        *,
-        payload: Payload | None = None,
-        limit_ms: float | None = None,
-        watch: Watch | None = None,
-    ) -> LoadRun:
-        """See `LoadGenerator.run`."""
-        ...
-
-
-class LoadGenerator:
-    """`processes` load processes, from `with` to the end of its block; construction is free.
-
-    The processes ignore Ctrl-C, which only this process handles, and die with the thread that started them.
-    `start` starts one.
-    """
-
-    def __init__(self, processes: int = 1, start: Callable[[], LoadProcess] = LoadProcess) -> None:
-        self._count = processes
-        self._start = start
-        self._workers: list[LoadProcess] = []
-
-    def __enter__(self) -> Self:
-        self._workers = [self._start() for _ in range(self._count)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.close()
-        self._workers = []
 
     def run(
         self,
@@ -93,6 +59,32 @@ class LoadGenerator:
         """
         job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms)
         return PlanRun(job=job, workers=self.workers_for(job), watch=watch, gpu=reader_for(target)).execute()
+
+    def workers_for(self, job: LoadJob) -> WorkerGroup:
+        """Return the workers that send a plan. Raises PlanError if they cannot."""
+        raise NotImplementedError
+
+
+class LoadGenerator(Generator):
+    """`processes` load processes, from `with` to the end of its block; construction is free.
+
+    The processes ignore Ctrl-C, which only this process handles, and die with the thread that started them.
+    `start` starts one.
+    """
+
+    def __init__(self, processes: int = 1, start: Callable[[], LoadProcess] = LoadProcess) -> None:
+        self._count = processes
+        self._start = start
+        self._workers: list[LoadProcess] = []
+
+    def __enter__(self) -> Self:
+        self._workers = [self._start() for _ in range(self._count)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
 
     def workers_for(self, job: LoadJob, part: int = 0, parts: int = 1) -> LocalWorkers:
         """Return the processes as a group that sends every `parts`-th request of a plan, from number `part` on.
@@ -208,7 +200,7 @@ class LocalWorkers:
                 answer = worker.receive(within_s=0.0)
                 if "error" in answer:
                     raise error_from(answer["error"], answer["text"])
-                self.results.append(ShardResult(**answer))
+                self.results.append(ShardResult(**{**answer, "notes": tuple(answer["notes"])}))
                 self._unfinished.remove(worker)
         self._busy = bool(self._unfinished)
         return self._busy

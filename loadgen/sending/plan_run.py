@@ -114,16 +114,16 @@ class PlanRun:
         server = timings_between(before, after)
         cold = cold_text(server) or next((one.cold for one in workers.results if one.cold), "")
         notes = dict.fromkeys(note for result in workers.results for note in result.notes)
-        circumstances = circumstances_of(
-            workers.results,
+        log, cold_remarks = self._log(), [f"{cold}: {WARMER}"] if cold else []
+        measurement = measurement_of(
+            log,
+            self.job.plan,
             limit_ms=self.job.limit_ms,
             server=server,
-            remarks=(*notes, *statistics_remarks(before, after), *([f"{cold}: {WARMER}"] if cold else [])),
             gpu=gpu.use,
             stopped=self._stopped is not None,
+            **circumstances_of(workers.results, (*notes, *statistics_remarks(before, after), *cold_remarks)),
         )
-        log = self._log()
-        measurement = measurement_of(log, self.job.plan, **circumstances)
         in_front = (*_uncounted(measurement, still=stand_still(before, after)), *measurement.in_front)
         measurement = replace(
             measurement,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,17 +13,6 @@ from loadgen.spec.target import Target
 
 STATIONARY = ("poisson", "constant", "gamma")
 """Arrivals whose rate does not change over the run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """Files to write in addition to the terminal. `csv_prefix` gets Locust's endings; `log` is a folder."""
-
-    record: Path | None = None
-    html: Path | None = None
-    junit: Path | None = None
-    csv_prefix: Path | None = None
-    log: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +29,7 @@ class LoadTest:
 
     `wait_ready_s` is how long the server may take to answer at all; None: it must be there.
     `warmup_s` None: as long as the limits ask for. `first_rate_known` is False if `find_max` has to find
-    even the first guess.
+    even the first guess. `outputs` are the files to write, by option: `--csv` is a prefix, `--keep-log` a folder.
     """
 
     target: Target
@@ -55,7 +45,7 @@ class LoadTest:
     fail_fast: bool = False
     accept_observed: bool = False
     compare: Path | None = None
-    outputs: Outputs = field(default_factory=Outputs)
+    outputs: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.find_max and not self.limits.latency:

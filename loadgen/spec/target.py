@@ -265,14 +265,12 @@ def _credentials(word: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRights:
-    """The headers and the client certificate to use, for which server, and whether it may be elsewhere (`--yes`).
+    """The secret of the test, which the master has as well, and what a worker may load.
 
-    `secret` is that of the test, which the master has as well. `server` None: any, without headers or certificate.
+    `server` has the headers and the client certificate for it alone; None: any server, without them. Servers on
+    other machines are loaded only with `may_load_others` (`--yes`).
     """
 
     secret: bytes = field(repr=False)
-    server: str | None = None
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    client_cert: Path | None = None
-    client_key: Path | None = None
+    server: Target | None = None
     may_load_others: bool = False

@@ -78,9 +78,9 @@ def _check_errors(log: RequestLog, max_ratio: float, confidence: float) -> Check
     """Check that at most `max_ratio` of all requests fail. For 0, only this run counts: no run can prove never."""
     if max_ratio == 0:
         return _no_errors_check(len(log), int(np.count_nonzero(log.outcome)), confidence)
-    verdict = certify(
-        _failures_alone(log), LatencyLimit(limit_ms=1.0, quantile=1 - max_ratio), confidence=confidence
-    )
+    # With zero latencies, only failures are over a limit.
+    log = replace(log, sent_ns=log.scheduled_ns, done_ns=log.scheduled_ns, colocated=None, streams=None)
+    verdict = certify(log, LatencyLimit(limit_ms=1.0, quantile=1 - max_ratio), confidence=confidence)
     check = _share_check(f"errors <= {format_percent(max_ratio)}", "errors", max_ratio, verdict, log.until_s)
     return check.model_copy(update={"reason": check.reason.replace("failed or took over 1 ms", "failed")})
 
@@ -202,13 +202,6 @@ def needed_s(last_s: float, verdict: Verdict) -> float | None:
             break
         times *= _LONGER
     return verdict.steady_from_s + min(times, most_times) * span_s
-
-
-def _failures_alone(log: RequestLog) -> RequestLog:
-    """Return the log with zero latencies, so that only failures are over a limit."""
-    return RequestLog(
-        scheduled_ns=log.scheduled_ns, sent_ns=log.scheduled_ns, done_ns=log.scheduled_ns, outcome=log.outcome
-    )
 
 
 class FailFast:

@@ -65,10 +65,8 @@ def logs(draw: st.DrawFn) -> RequestLog:
 
 def record_for(order: LoadTest, log: RequestLog, *, stopped: bool, wall_s: float) -> LoadTestRecord:
     shard = shard_result(wall_s=wall_s, cpu_s=wall_s / 10)
-    circumstances = circumstances_of(
-        [shard], limit_ms=order.limits.strictest_ms, server=None, gpu=None, stopped=stopped
-    )
-    measurement = measurement_of(log, order.plan, **circumstances)
+    limit_ms, circumstances = order.limits.strictest_ms, circumstances_of([shard])
+    measurement = measurement_of(log, order.plan, limit_ms=limit_ms, stopped=stopped, **circumstances)
     run = LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)
     checks = judge(log, order.limits)
     return record_of(order, LoadTestResult(run=run, checks=checks), notes=(), started_at=datetime.now(UTC))

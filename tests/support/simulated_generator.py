@@ -12,6 +12,7 @@ from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.measurement.request_log import ClientUse, RequestLog
 from loadgen.measurement.result import measurement_of
 from loadgen.measurement.server_stats import ServerTimings
+from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
@@ -24,7 +25,7 @@ _WATCH_EVERY_NS = 500_000_000
 
 
 @dataclass
-class SimulatedGenerator:
+class SimulatedGenerator(Generator):
     """Serves one request after the other, each for `service_ms` (first come, first served), then `delay_ms` more.
 
     `failing` is the share of requests that fail with http 503, `send_lag_ms` the send lag of every request.

@@ -55,15 +55,9 @@ def measured(target: Target) -> Measurement:
         prepared.close()
         poller.close()
     after = read_statistics(target)
-    circumstances = circumstances_of(
-        [result],
-        limit_ms=None,
-        server=timings_between(before, after),
-        gpu=None,
-        stopped=False,
-        remarks=statistics_remarks(before, after),
-    )
-    return measurement_of(table.finished(result.rows), PLAN, **circumstances)
+    circumstances = circumstances_of([result], statistics_remarks(before, after))
+    server = timings_between(before, after)
+    return measurement_of(table.finished(result.rows), PLAN, server=server, **circumstances)
 
 
 def of_all_kinds(strange: list[Strange]) -> list[object]:

@@ -9,7 +9,7 @@ from loadgen.options.load_test import LoadTestOptions
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
-from loadgen.spec.target import WorkerRights
+from loadgen.spec.target import Target, WorkerRights
 
 GOOD = {"url": "http://127.0.0.1:8000", "model": "m", "rate": 100.0}
 
@@ -100,7 +100,7 @@ def test_a_worker_uses_its_certificate_for_the_server_of_the_test_only() -> None
         given = made_of(LoadTestOptions, {"worker": "127.0.0.1", "client_cert": cert, **options}, str)
         return worker_from_options(given, {"TRITUNE_CLUSTER_SECRET": "0123456789abcdef"})
 
-    assert rights(url="https://a:1").client_cert == cert
+    assert rights(url="https://a:1").server == Target(url="https://a:1", model_name="any", client_cert=cert)
     with pytest.raises(BadInput, match="no server"):
         rights()
     with pytest.raises(PlanError, match="--client-key"):

@@ -24,7 +24,7 @@ from loadgen.options.load_test import LoadTestOptions
 from loadgen.reports.write import write_reports
 from loadgen.sending import request_table
 from loadgen.sending.plan_run import LoadRun
-from loadgen.spec.load_test import LoadTest, Outputs
+from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.spec.target import Target
 
@@ -87,7 +87,7 @@ def test_a_load_that_cannot_be_sent_again_counts_as_it_was() -> None:
 @pytest.mark.parametrize(("delay_ms", "outcome"), [(2.0, "met"), (60.0, "violated")])
 def test_the_files_say_what_the_record_says(tmp_path: Path, delay_ms: float, outcome: str) -> None:
     generator = SimulatedGenerator(delay_ms=delay_ms, failing=0.01 if outcome == "violated" else 0.0)
-    outputs = Outputs(csv_prefix=tmp_path / "long", html=tmp_path / "long.html")
+    outputs = {"--csv": tmp_path / "long", "--html": tmp_path / "long.html"}
     given = replace(order(duration="60s", max_errors="1%"), outputs=outputs)
     with LiveView(Console(file=StringIO()), timeout_s=10.0, limit_ms=None) as view:
         finding = run_load_test(given, generator, view, lambda: False)

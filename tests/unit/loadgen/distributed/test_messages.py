@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from load_records import shard_result
 from pydantic import BaseModel, ValidationError
 
-from loadgen.distributed.messages import Order, Report, order_of_job, refusal, rows_of
+from loadgen.distributed.messages import Order, Report, job_to_send, refusal, rows_of
 from loadgen.errors import PlanError
 from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.plan_run import LoadJob
@@ -38,13 +38,14 @@ LOG = RequestLog(
 
 def order(payload: Payload | None = None) -> Order:
     payload = payload or Payload(shapes={"ids": (128,)}, picked=(3, 1))
-    return order_of_job(1, LoadJob(TARGET, PLAN, payload, limit_ms=50.0), parts=2)
+    job, files = job_to_send(LoadJob(TARGET, PLAN, payload, limit_ms=50.0))
+    return Order(number=1, do="prepare", parts=2, job=job, files=files)
 
 
-REPORT = Report(run=1, rows=rows_of(LOG), result=RESULT, statistics={"a": [1]}, failure=("PlanError", "no"))
+REPORT = Report(number=1, rows=rows_of(LOG), result=RESULT, statistics={"a": [1]}, failure=("PlanError", "no"))
 
 
-@pytest.mark.parametrize("message", [order(), Order(run=1, do="start", origin_ns=5), REPORT, Report(run=1)])
+@pytest.mark.parametrize("message", [order(), Order(number=1, do="start", origin_ns=-5), REPORT, Report()])
 def test_what_master_and_workers_send_arrives_as_it_was(message: BaseModel) -> None:
     assert type(message).model_validate_json(message.model_dump_json()) == message
 
@@ -57,11 +58,12 @@ def test_an_order_has_the_data_and_no_header_and_no_path(tmp_path: Path) -> None
     assert str(tmp_path) not in text
     arrived = Order.model_validate_json(text)
     assert "/own" not in text
-    assert arrived.client_cert
-    assert arrived.header_names == ("Authorization",)
-    assert arrived.data == b"\xff\x00"
     assert arrived.job is not None
+    assert arrived.job.target.client_cert
+    assert arrived.job.target.client_key is None
+    assert arrived.job.target.headers == (("Authorization", ""),)
     assert arrived.job.target.server_name == "a.example"
+    assert arrived.files == {"samples.json": b"\xff\x00"}
     assert arrived.job.payload.data_file == Path("samples.json")
 
 
@@ -90,7 +92,7 @@ def test_whatever_comes_is_refused_in_two_lines(data: Any) -> None:
 
 def test_a_query_which_may_hold_a_key_does_not_travel() -> None:
     with pytest.raises(PlanError, match="query"):
-        order_of_job(1, LoadJob(replace(TARGET, query="key=s3cret"), PLAN, Payload(), limit_ms=50.0), parts=2)
+        job_to_send(LoadJob(replace(TARGET, query="key=s3cret"), PLAN, Payload(), limit_ms=50.0))
 
 
 def test_a_folder_of_inputs_does_not_travel(tmp_path: Path) -> None:

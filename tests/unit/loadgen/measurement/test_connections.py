@@ -10,7 +10,7 @@ from loadgen.measurement.result import circumstances_of
 
 def remarks(rows: int, **counts: Any) -> str:
     result = shard_result(rows=rows, **counts)
-    found = circumstances_of([result, result], limit_ms=None, server=None, gpu=None, stopped=False)
+    found = circumstances_of([result, result])
     return "; ".join(found["remarks"])
 
 

@@ -8,7 +8,6 @@ from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.write import check_writable, write_reports
-from loadgen.spec.load_test import Outputs
 
 
 def small_log() -> RequestLog:
@@ -16,13 +15,9 @@ def small_log() -> RequestLog:
     return RequestLog(scheduled_ns=times, sent_ns=times, done_ns=times + 5, outcome=np.zeros(3, np.uint8))
 
 
-def outputs(folder: Path) -> Outputs:
-    return Outputs(
-        record=folder / "run.json",
-        html=folder / "run.html",
-        junit=folder / "run.xml",
-        csv_prefix=folder / "run",
-    )
+def outputs(folder: Path) -> dict[str, Path]:
+    names = {"--output": "run.json", "--html": "run.html", "--junit": "run.xml", "--csv": "run"}
+    return {option: folder / name for option, name in names.items()}
 
 
 def test_every_file_that_was_asked_for_is_written(tmp_path: Path) -> None:
@@ -40,7 +35,7 @@ def test_every_file_that_was_asked_for_is_written(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
-    asked = Outputs(record=Path("/proc/run.json"), junit=tmp_path / "run.xml")
+    asked = {"--output": Path("/proc/run.json"), "--junit": tmp_path / "run.xml"}
     (problem,) = write_reports(record(), None, asked)
     assert "/proc/run.json" in problem.what
     assert (tmp_path / "run.xml").exists()
@@ -49,17 +44,17 @@ def test_a_file_that_cannot_be_written_does_not_keep_the_others_from_it(tmp_path
 @pytest.mark.parametrize("path", ["/proc/run.json", "/dev/full/run.json"])
 def test_what_cannot_be_written_is_found_before_the_load(path: str) -> None:
     with pytest.raises(BadInput, match=path):
-        check_writable(Outputs(record=Path(path)))
+        check_writable({"--output": Path(path)})
 
 
 def test_a_directory_is_not_a_report(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="directory"):
-        check_writable(Outputs(html=tmp_path))
+        check_writable({"--html": tmp_path})
 
 
 def test_checking_leaves_nothing_behind_and_harms_no_old_report(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("old")
-    check_writable(Outputs(record=tmp_path / "run.json"))
+    check_writable({"--output": tmp_path / "run.json"})
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
     assert (tmp_path / "run.json").read_text() == "old"
 
@@ -67,7 +62,7 @@ def test_checking_leaves_nothing_behind_and_harms_no_old_report(tmp_path: Path) 
 def test_times_that_are_kept_are_files_of_numpy_and_replace_those_of_before(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "log"
     for log in (small_log(), small_log().rows(0, 2)):
-        assert write_reports(record(), log, Outputs(log=folder)) == []
+        assert write_reports(record(), log, {"--keep-log": folder}) == []
         assert sorted(path.stem for path in folder.iterdir()) == ["done_ns", "outcome", "scheduled_ns", "sent_ns"]
         for path in folder.iterdir():
             found, expected = np.load(path, mmap_mode="r"), getattr(log, path.stem)
@@ -77,7 +72,7 @@ def test_times_that_are_kept_are_files_of_numpy_and_replace_those_of_before(tmp_
 def test_times_that_cannot_be_written_are_a_problem_and_no_half_file(tmp_path: Path) -> None:
     blocked = tmp_path / "done_ns.npy"
     blocked.mkdir()
-    (problem,) = write_reports(record(), small_log(), Outputs(log=tmp_path))
+    (problem,) = write_reports(record(), small_log(), {"--keep-log": tmp_path})
     assert problem.what.startswith(f"--keep-log {tmp_path} was not written: ")
     assert problem.exit_code == 3
     assert not any(path.name.startswith(".") for path in tmp_path.iterdir())
