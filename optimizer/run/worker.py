@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadgen.command.app import finish_on_first_interrupt, stop_on_first_interrupt
 from loadgen.console import SafeConsole
@@ -38,10 +38,13 @@ from optimizer.run.serving import check_server, serving_bench
 from optimizer.run.workload_inputs import keep_files, workload_of
 from optimizer.run_file import objective_of, slo_of
 from search.study.pool import JOB
-from search.study.storage import Storage, open_storage
+from search.study.storage import open_storage
 from search.study.worker import Worker, join
 from search.trials import events
 from search.trials.events import OnEvent
+
+if TYPE_CHECKING:
+    from search.study.patient_storage import PatientStorage
 
 STUDY_MARKER = ".worker"
 """A file with the study's name, by which a worker recognizes its own directory."""
@@ -95,7 +98,7 @@ def _make_directory(directory: Path, study: str, model: str | Path) -> None:
 
 
 def _measure(
-    options: WorkerCall, own: OptimizeConfig, storage: Storage, on_event: OnEvent, stop: Callable[[], bool]
+    options: WorkerCall, own: OptimizeConfig, storage: PatientStorage, on_event: OnEvent, stop: Callable[[], bool]
 ) -> int:
     queue = join(storage, options.study, idle_s=options.idle_s, on_event=on_event, stop=stop)
     if queue is None:

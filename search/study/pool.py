@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import BadInput
@@ -20,7 +20,6 @@ from search.simulator.service_times import ServiceCurve
 from search.simulator.service_times_file import profile_text
 from search.simulator.surrogate import Kind
 from search.space import Key, Knobs, key_of
-from search.study.storage import fail_lost_trials, unless_away
 from search.study.store import TrialStore, distributions_of
 from search.trials.bench import Spent
 from search.trials.trial import Trial, trial_from_record, trial_of
@@ -34,9 +33,9 @@ JOB, PROFILE, CLOSED, WORKER_PREFIX = "job", "profile", "closed", "worker "
 """User attributes of the queue. `closed` is true once the coordinator needs no more trials; `worker NAME` holds a
 worker's hardware, or null when it has left."""
 
-TASK, RECORD, WITHDRAWN = "task", "record", "withdrawn"
-"""User attributes of a trial in the queue: what is asked of the worker, its result (TrialRecord), and true if the
-coordinator took it back."""
+TASK, RECORD = "task", "record"
+"""User attributes of a trial in the queue: what is asked of the worker, and its result (TrialRecord). A task whose
+result has come, or that the coordinator took back, ends as pruned; one whose worker was lost as failed."""
 
 POLL_S = 0.5
 AHEAD = 2
@@ -95,7 +94,7 @@ def open_pool(store: TrialStore) -> WorkerPool:
     import optuna
 
     name = queue_of(store.study.study_name)
-    queue = optuna.create_study(study_name=name, storage=store.storage.patient, load_if_exists=True)
+    queue = optuna.create_study(study_name=name, storage=store.storage, load_if_exists=True)
     return WorkerPool(store=store, queue=queue)
 
 
@@ -105,7 +104,6 @@ class WorkerPool:
 
     store: TrialStore
     queue: Study
-    _out: list[FrozenTrial] = field(default_factory=list)
 
     def publish(self, job: Mapping[str, Any]) -> None:
         """Open the queue for workers."""
@@ -138,20 +136,22 @@ class WorkerPool:
 
     def gather(self) -> list[Trial]:
         """Return new trials of workers, each point once; queue again those that lost workers had begun."""
-        fail_lost_trials(self.queue.study_name, self.store.storage)
-        tasks = self.queue.get_trials(deepcopy=False)
+        import optuna
+
+        optuna.storages.fail_stale_trials(self.queue)
+        tasks = [one for one in self.queue.get_trials(deepcopy=False) if TASK in one.user_attrs]
         retried = {number for one in tasks for number in one.system_attrs.get("retry_history", ())}
         known, found = self.store.tried().keys(), dict[Key, Trial]()
         for one in tasks:
-            over = one.state.is_finished() and one.number not in retried
-            kept = WITHDRAWN not in one.user_attrs or RECORD in one.user_attrs  # queued again after a kill
-            if over and kept and (key := key_of(one.params)) not in known | found.keys():
+            lost = one.state.name == "FAIL" and one.number not in retried
+            if (lost or RECORD in one.user_attrs) and (key := key_of(one.params)) not in known | found.keys():
                 found[key] = self._result(one)
-        self._out = [one for one in tasks if not one.state.is_finished()]
-        for one in self._waiting():  # its worker was taken for lost, and came back
-            if key_of(one.params) in known | found.keys():
+        self.store.away.clear()
+        for one in tasks:
+            if key_of(one.params) not in known | found.keys():
+                self.store.away |= set() if one.state.is_finished() else {key_of(one.params)}
+            elif one.state.name == "WAITING":  # its worker was taken for lost, and came back
                 self._take_back(one)
-        self.store.away = {key_of(one.params) for one in self._out}
         return list(found.values())
 
     def _result(self, frozen: FrozenTrial) -> Trial:
@@ -163,9 +163,12 @@ class WorkerPool:
 
     def wait(self) -> bool:
         """Take a point back that no worker has begun, or wait for a moment; False if no points are out."""
-        if not self._out:
+        if not self.store.away:
             return False
-        if not any(self._take_back(one) for one in self._waiting()):
+        waiting = self._waiting()
+        if waiting:
+            self._take_back(waiting[0])
+        else:
             time.sleep(POLL_S)
         return True
 
@@ -177,20 +180,15 @@ class WorkerPool:
         self.store.away.clear()
 
     def _waiting(self) -> list[FrozenTrial]:
-        return [one for one in self._out if one.state.name == "WAITING"]
+        import optuna
 
-    def _take_back(self, frozen: FrozenTrial) -> bool:
-        """Take a queued point back; False if a worker was quicker."""
+        return self.queue.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
+
+    def _take_back(self, frozen: FrozenTrial) -> None:
+        """Take a queued point back. A worker that begins it in this moment reports it all the same."""
         import optuna
 
         trial_id = self.store.storage.id_of(self.queue, frozen.number)
-        with unless_away(self.store.storage):
-            # As workers do: if this process is killed before the end, the point is found lost and queued again.
-            self.store.storage.direct.record_heartbeat(trial_id)
-        if not self.store.storage.claim(self.queue, frozen.number):
-            return False
-        self.store.storage.patient.set_trial_user_attr(trial_id, WITHDRAWN, True)
-        self.queue.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
-        self._out.remove(frozen)
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
+            self.store.storage.set_trial_state_values(trial_id, optuna.trial.TrialState.PRUNED)
         self.store.away.discard(key_of(frozen.params))
-        return True

@@ -12,7 +12,7 @@ from loadgen.files import remove_drafts, write_atomically
 from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import AnswersRecord, TrialRecord, WhyRecord
 from search.space import Key, Knobs, SearchSpace, at_least, key_of, knobs_of, without_delays
-from search.study.storage import Storage, experimental_allowed, open_storage
+from search.study.storage import open_storage
 from search.trials.events import OnEvent, ignore
 from search.trials.objective import COST, Objective
 from search.trials.trial import Trial, trial_from_record
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
+
+    from search.study.patient_storage import PatientStorage
 
 
 STUDY_NAME = "tritune"
@@ -44,7 +46,7 @@ class TrialStore:
     space: SearchSpace
     path: Path
     study: optuna.Study
-    storage: Storage
+    storage: PatientStorage
     objective: Objective = COST
     hardware: str | None = None  # of trials without a `hardware` of their own
     trials: list[Trial] = field(default_factory=list)
@@ -188,16 +190,14 @@ def open_store(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     remove_drafts(directory)
     opened = open_storage(storage or f"sqlite:///{directory / STUDY_FILE}", on_event=on_event)
-    with experimental_allowed():
-        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8)
-        created = optuna.create_study(
-            study_name=study or (STUDY_NAME if storage is None else f"{STUDY_NAME}-{directory.name}"),
-            storage=opened.patient,
-            sampler=sampler,
-            direction="maximize",
-            load_if_exists=True,
-        )
-        created.set_metric_names([objective.metric])
+    created = optuna.create_study(
+        study_name=study or (STUDY_NAME if storage is None else f"{STUDY_NAME}-{directory.name}"),
+        storage=opened,
+        sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    created.set_metric_names([objective.metric])
     _check_axes(created, space)
     records = read_records(directory / TRIALS_FILE, TrialRecord, what="a trial")
     begun = created.user_attrs.get(BEGUN)

@@ -46,7 +46,7 @@ def coordinator(folder: Path, url: str | None, study: str | None = "shared") -> 
     """A trial store and its workers; heartbeats are shorter than usual."""
     space = small_space(folder)
     store = open_store(space, folder, storage=url, seed=1, study=study, hardware=MACHINE)
-    store.storage.direct.heartbeat_interval, store.storage.direct.grace_period = HEARTBEAT_S, GRACE_S
+    store.storage.heartbeat_interval, store.storage.grace_period = HEARTBEAT_S, GRACE_S
     OPENED.append(store.storage)
     return store, open_pool(store)
 
@@ -69,7 +69,7 @@ def worker(
     given: dict[str, Any] = {
         "name": name,
         "hardware": MACHINE,
-        "queue": optuna.load_study(study_name=queue_of(study), storage=storage.patient),
+        "queue": optuna.load_study(study_name=queue_of(study), storage=storage),
         "storage": storage,
         "space": small_space(folder),
         "bench": bench or SimulatedBench(),

@@ -13,7 +13,7 @@ from virtual_search import search_on
 from model_repo.spec import ServingConfig
 from search.records.run_files import read_trials
 from search.study import store as store_module
-from search.study.storage import Storage, patient_storage
+from search.study.patient_storage import PatientStorage
 
 AWAY_S = 30.0
 
@@ -43,11 +43,11 @@ class Outage:
 def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
     """Goes for every storage that is opened from now on; waiting for it takes no time."""
     outage, real = Outage(), store_module.open_storage  # type: ignore[attr-defined]
-    monkeypatch.setitem(patient_storage.__kwdefaults__, "sleep", outage.sleep)
+    monkeypatch.setitem(PatientStorage.__init__.__kwdefaults__, "sleep", outage.sleep)
 
-    def watched(url: str, **options: object) -> Storage:
+    def watched(url: str, **options: object) -> PatientStorage:
         opened = real(url, **options)  # type: ignore[arg-type]
-        event.listen(opened.direct.engine, "before_cursor_execute", outage.before_execute)
+        event.listen(opened.engine, "before_cursor_execute", outage.before_execute)
         return opened
 
     monkeypatch.setattr(store_module, "open_storage", watched)

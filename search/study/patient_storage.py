@@ -1,0 +1,136 @@
+"""Optuna's storage in a database that may be away for a while."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from optuna import Study
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage, RDBStorage
+from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError, SQLAlchemyError
+
+from search.study.storage import StorageFailed
+
+log = logging.getLogger("tritune.storage")
+
+PATIENCE_S, FIRST_DELAY_S, LONGEST_DELAY_S = 300.0, 0.2, 5.0
+
+ANNOUNCED_AFTER_S = 1.5
+
+DATABASE_ERRORS = (SQLAlchemyError, StorageInternalError)
+"""Errors of the database or its file; a result such as "this study exists" is none of them."""
+
+OF_SQLITE_FOR_A_WHILE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""Errors while another process writes. Waiting does not help against SQLite's others, such as a full disk."""
+
+DISK_FULL = "53100"
+"""PostgreSQL's code for a full disk. Other errors of its class, such as too many connections, are temporary."""
+
+OPERATIONS = BaseStorage.__abstractmethods__ | {
+    "_create_new_trial", "_get_stale_trial_ids", "_get_trials", "_set_trial_param",
+}  # fmt: skip
+"""What Optuna asks of a storage, some of it by private names; each is a transaction of its own."""
+
+
+class PatientStorage(RDBStorage):
+    """Tries every operation again, with growing pauses, while the database is not reachable.
+
+    After `patience_s` seconds, or at once if waiting does not help, it raises StorageFailed. If a call takes
+    1.5 s, `announce` is called from another thread. A change whose confirmation got lost may be made twice: a
+    second trial with the same point, which readers recognise.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        announce: Callable[[], None] = lambda: None,
+        patience_s: float = PATIENCE_S,
+        sleep: Callable[[float], None] = time.sleep,
+        **options: Any,
+    ) -> None:
+        self._announce, self._patience_s, self._sleep = announce, patience_s, sleep
+        super().__init__(url, **options)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return partial(self._patiently, found) if name in OPERATIONS else found
+
+    def _patiently(self, operation: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        waited_s, delay_s = 0.0, FIRST_DELAY_S
+        with announced(self._announce):
+            while True:
+                try:
+                    return operation(*arguments, **named)
+                except UpdateFinishedTrialError:
+                    if waited_s:
+                        return True  # the change was made, and its confirmation lost
+                    raise
+                except DATABASE_ERRORS as error:
+                    if not is_outage(error):
+                        raise StorageFailed(
+                            f"The storage cannot be used: {reason_of(error)}",
+                            "Repair that: finished trials are in the run's directory, and --resume goes on.",
+                        ) from None
+                    if waited_s >= self._patience_s:
+                        raise StorageFailed(
+                            f"The storage did not answer for {waited_s:.0f} s: {reason_of(error)}",
+                            "Finished trials are in the run's directory; go on with --resume when it is back.",
+                        ) from None
+                log.warning("the storage does not answer; asked again in %.1f s", delay_s)
+                self._sleep(delay_s)
+                waited_s += delay_s
+                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        """Tell that a trial's worker is alive, without waiting: the next heartbeat comes soon."""
+        with suppress(*DATABASE_ERRORS):
+            super().record_heartbeat(trial_id)
+
+    def id_of(self, study: Study, number: int) -> int:
+        """Return the storage's own key of a study's trial."""
+        study_id = self.get_study_id_from_name(study.study_name)
+        return int(self.get_trial_id_from_study_id_trial_number(study_id, number))
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self.remove_session()
+        self.engine.dispose()
+
+
+def is_outage(error: Exception) -> bool:
+    """True if an error means that the database is temporarily not reachable.
+
+    PendingRollbackError: Optuna goes on in a session that has just lost its connection; the next call has another.
+    """
+    cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+    if isinstance(cause, (InterfaceError, OperationalError)):
+        if isinstance(cause.orig, sqlite3.Error):
+            return getattr(cause.orig, "sqlite_errorcode", 0) & 0xFF in OF_SQLITE_FOR_A_WHILE
+        return getattr(cause.orig, "sqlstate", None) != DISK_FULL
+    return isinstance(cause, PendingRollbackError)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the driver's message on one line."""
+    cause = error.__cause__ or error
+    return " ".join(str(getattr(cause, "orig", None) or cause).split())
+
+
+@contextmanager
+def announced(announce: Callable[[], None], *, after_s: float = ANNOUNCED_AFTER_S) -> Iterator[None]:
+    """Call `announce` from another thread if the block takes longer than `after_s` seconds."""
+    timer = threading.Timer(after_s, announce)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
