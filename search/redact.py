@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from loadgen.spec.addresses import NOT_SHOWN, shown_address
@@ -58,15 +59,11 @@ def has_password(url: str) -> bool:
 
 def shown_arguments(arguments: list[str]) -> Iterator[str]:
     """Yield the arguments of a command for its log; possible passwords are hidden."""
-    option = ""
-    for argument in arguments:
+    for option, argument in pairwise(["", *arguments]):
         name, _, value = argument.partition("=")
-        if option == "--server-url":
-            yield shown_address(argument)
-        elif name.startswith("--") and "://" in value:
+        if name.startswith("--") and "://" in value:
             yield f"{name}={shown_address(value)}"
-        elif "://" in argument:
+        elif "://" in argument or option == "--server-url":
             yield shown_address(argument)
         else:
             yield "***" if _WORDS.search(argument) else argument
-        option = argument

@@ -160,4 +160,4 @@ def _checked(published: dict[str, Any], own: OptimizeConfig, study: str) -> Work
         if mine != theirs or mine == "remote":
             shown = f": {printable(str(theirs))} there, {mine} here" if what in _FIXES else ""
             raise BadInput(f"{what} of this worker does not fit the study {study}{shown}.", _FIXES.get(what, _FIX))
-    return WorkerJob(**{name: published[name] for name in WorkerJob.model_fields})
+    return WorkerJob.model_validate(published)

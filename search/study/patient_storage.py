@@ -14,6 +14,7 @@ from typing import Any
 from optuna import Study
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
+from optuna.trial import TrialState
 from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError, SQLAlchemyError
 
 from search.study.storage import StorageFailed
@@ -74,15 +75,11 @@ class PatientStorage(RDBStorage):
                         return True  # the change was made, and its confirmation lost
                     raise
                 except DATABASE_ERRORS as error:
-                    if not is_outage(error):
+                    if not is_outage(error) or waited_s >= self._patience_s:
+                        what = f"did not answer for {waited_s:.0f} s" if waited_s else "cannot be used"
                         raise StorageFailed(
-                            f"The storage cannot be used: {reason_of(error)}",
+                            f"The storage {what}: {reason_of(error)}",
                             "Repair that: finished trials are in the run's directory, and --resume goes on.",
-                        ) from None
-                    if waited_s >= self._patience_s:
-                        raise StorageFailed(
-                            f"The storage did not answer for {waited_s:.0f} s: {reason_of(error)}",
-                            "Finished trials are in the run's directory; go on with --resume when it is back.",
                         ) from None
                 log.warning("the storage does not answer; asked again in %.1f s", delay_s)
                 self._sleep(delay_s)
@@ -93,6 +90,20 @@ class PatientStorage(RDBStorage):
         """Tell that a trial's worker is alive, without waiting: the next heartbeat comes soon."""
         with suppress(*DATABASE_ERRORS):
             super().record_heartbeat(trial_id)
+
+    def claim(self, study: Study, number: int) -> bool:
+        """Claim a queued trial, as `study.ask` does; False if another process was quicker."""
+        trial_id = self.id_of(study, number)
+        # Before the claim: if this process dies right after it, the missing heartbeat is noticed.
+        self.record_heartbeat(trial_id)
+        with suppress(UpdateFinishedTrialError):
+            return bool(self.set_trial_state_values(trial_id, TrialState.RUNNING))
+        return False
+
+    def end(self, study: Study, number: int) -> None:
+        """End a trial that is queued or claimed, unless it has ended."""
+        with suppress(UpdateFinishedTrialError):
+            self.set_trial_state_values(self.id_of(study, number), TrialState.PRUNED)
 
     def id_of(self, study: Study, number: int) -> int:
         """Return the storage's own key of a study's trial."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +55,9 @@ class TaskRecord(Record):
 class Workers:
     """Processes that measure for a search: the job that they get, and those that this machine starts.
 
-    `run` says whose study it is. `start` gets the study's name; its processes run until its block ends.
+    The job's `run` says whose study it is. `start` gets the study's name; its processes run until its block ends.
     """
 
-    run: str
     job: Mapping[str, Any]
     start: Callable[[str], AbstractContextManager[object]]
 
@@ -71,12 +70,12 @@ def worker_pool(store: TrialStore, workers: Workers | None) -> Iterator[WorkerPo
         return
     pool, study = open_pool(store), store.study.study_name
     before = pool.queue.user_attrs.get(JOB)
-    if before is not None and before["run"] != workers.run:
+    if before is not None and before["run"] != workers.job["run"]:
         raise BadInput(
             f"The study {study} in this storage belongs to the run in {printable(str(before['run']))}.",
             "Give this run a study of its own with --study NAME, or go on with that one: --resume DIR.",
         )
-    pool.publish({**workers.job, "run": workers.run})
+    pool.publish(workers.job)
     with workers.start(study):
         try:
             yield pool
@@ -87,6 +86,13 @@ def worker_pool(store: TrialStore, workers: Workers | None) -> Iterator[WorkerPo
 def queue_of(study: str) -> str:
     """Return the name of the queue of a search's study."""
     return f"{study} queue"
+
+
+def waiting(queue: Study) -> list[FrozenTrial]:
+    """Return the points that no worker has begun."""
+    import optuna
+
+    return queue.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
 
 
 def open_pool(store: TrialStore) -> WorkerPool:
@@ -165,30 +171,21 @@ class WorkerPool:
         """Take a point back that no worker has begun, or wait for a moment; False if no points are out."""
         if not self.store.away:
             return False
-        waiting = self._waiting()
-        if waiting:
-            self._take_back(waiting[0])
+        unbegun = waiting(self.queue)
+        if unbegun:
+            self._take_back(unbegun[0])
         else:
             time.sleep(POLL_S)
         return True
 
     def close(self) -> None:
         """Close the queue: workers leave, and points that they have not begun are withdrawn."""
-        for one in self._waiting():
+        for one in waiting(self.queue):
             self._take_back(one)
         self.queue.set_user_attr(CLOSED, True)
         self.store.away.clear()
 
-    def _waiting(self) -> list[FrozenTrial]:
-        import optuna
-
-        return self.queue.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
-
     def _take_back(self, frozen: FrozenTrial) -> None:
         """Take a queued point back. A worker that begins it in this moment reports it all the same."""
-        import optuna
-
-        trial_id = self.store.storage.id_of(self.queue, frozen.number)
-        with suppress(optuna.exceptions.UpdateFinishedTrialError):
-            self.store.storage.set_trial_state_values(trial_id, optuna.trial.TrialState.PRUNED)
+        self.store.storage.end(self.queue, frozen.number)
         self.store.away.discard(key_of(frozen.params))

@@ -53,9 +53,7 @@ POSTGRESQL_ENGINE = {
 """Without these a call to a host that vanished waits for the timeouts of TCP."""
 
 
-def open_storage(
-    url: str, *, heartbeat_s: int = HEARTBEAT_S, grace_s: int = GRACE_S, on_event: OnEvent = ignore
-) -> PatientStorage:
+def open_storage(url: str, *, on_event: OnEvent = ignore) -> PatientStorage:
     """Open the storage of an Optuna storage URL; create its tables if they are missing.
 
     If a database other than SQLite does not answer within 1.5 s, now or later, `on_event` gets a note from
@@ -83,8 +81,8 @@ def open_storage(
             driver_url(url),
             announce=announce,
             engine_kwargs=POSTGRESQL_ENGINE if scheme in POSTGRESQL else {},
-            heartbeat_interval=heartbeat_s,
-            grace_period=grace_s,
+            heartbeat_interval=HEARTBEAT_S,
+            grace_period=GRACE_S,
             heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(RETRIES),
         )
         with announced(announce):

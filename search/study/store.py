@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from loadgen.errors import BadInput
 from loadgen.files import remove_drafts, write_atomically
@@ -31,6 +31,12 @@ STUDY_FILE = "study.db"
 
 AXES, BEGUN = "axes", "begun"
 """User attributes of the study: the axes of its search space, and the point that the search asked for last."""
+
+SHOWN = {
+    *("state", "reason", "rate_low_per_s", "rate_high_per_s", "loading_s", "load_s"),
+    *("why", "replay", "hardware", "worker"),
+}
+"""What Optuna's dashboard shows with a trial's value."""
 
 ASKS_BEFORE_GIVING_UP = 60
 
@@ -245,7 +251,7 @@ def frozen_trial(trial: Trial, space: SearchSpace, objective: Objective) -> Froz
         intermediate_values={0: value} if state == states.PRUNED and value is not None else None,
         params=knobs,
         distributions=distributions_of(knobs, space),
-        user_attrs=attributes_of(trial),
+        user_attrs={"trial": trial.number, **trial.model_dump(mode="json", include=SHOWN, exclude_none=True)},
     )
 
 
@@ -260,23 +266,3 @@ def distributions_of(knobs: Iterable[str], space: SearchSpace) -> dict[str, Base
         name: tuple(dict.fromkeys((*axis, *(one[name] for one in given)))) for name, axis in space.axes().items()
     }
     return {name: CategoricalDistribution(axes[name]) for name in knobs}
-
-
-def attributes_of(trial: Trial) -> dict[str, Any]:
-    """Return the attributes that Optuna's dashboard shows with a trial's value."""
-    predicted = None if trial.why is None else trial.why.prediction
-    attributes = {
-        "trial": trial.number,
-        "state": trial.state,
-        "reason": trial.reason,
-        "rate_low_per_s": trial.rate_low_per_s,
-        "rate_high_per_s": trial.rate_high_per_s,
-        "loading_s": round(trial.loading_s, 3),
-        "load_s": round(trial.load_s, 3),
-        "why": None if trial.why is None else trial.why.cause,
-        "predicted_per_s": None if predicted is None else predicted.rate_per_s,
-        "slowdown": None if trial.replay is None else trial.replay.slowdown,
-        "hardware": trial.hardware,
-        "worker": trial.worker,
-    }
-    return {name: value for name, value in attributes.items() if value is not None}

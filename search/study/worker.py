@@ -17,7 +17,18 @@ from search.records.slo import Slo
 from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.service_times_file import curves_from_text
 from search.space import SearchSpace, knobs_of
-from search.study.pool import CLOSED, JOB, PROFILE, RECORD, TASK, WORKER_PREFIX, TaskRecord, queue_of
+from search.study.pool import (
+    CLOSED,
+    JOB,
+    POLL_S,
+    PROFILE,
+    RECORD,
+    TASK,
+    WORKER_PREFIX,
+    TaskRecord,
+    queue_of,
+    waiting,
+)
 from search.trials import events
 from search.trials.bench import Bench
 from search.trials.capacity_trial import run_capacity_or_rate_trial
@@ -34,10 +45,7 @@ if TYPE_CHECKING:
     from search.study.patient_storage import PatientStorage
 
 
-POLL_S = 0.5
 CLOSED_IS_ASKED_S = 3.0
-IDLE_S = 600.0
-"""A worker leaves after 600 s without a task: its coordinator may have died."""
 
 
 def join(
@@ -91,11 +99,11 @@ class Worker:
     slo: Slo
     seed: int
     directory: Path
+    idle_s: float
     objective: Objective = COST
     workload: Workload = field(default_factory=Workload)
     on_event: events.OnEvent = events.ignore
     stop: Callable[[], bool] = lambda: False
-    idle_s: float = IDLE_S
     _look_at_s: float = 0.0
     _closed: bool = False
 
@@ -132,18 +140,11 @@ class Worker:
 
         `study.ask` would take any, and a new one if none is queued (ADR 6).
         """
-        from optuna.exceptions import UpdateFinishedTrialError
-        from optuna.trial import TrialState
-
-        for queued in self.queue.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        for queued in waiting(self.queue):
             # This machine may lack the engine, or the cores for so many threads.
-            if TASK in queued.user_attrs and self.space.has(queued.params):
-                trial_id = self.storage.id_of(self.queue, queued.number)
-                # Before the claim: if this worker dies right after it, the missing heartbeat is noticed.
-                self.storage.record_heartbeat(trial_id)
-                with suppress(UpdateFinishedTrialError):
-                    if self.storage.set_trial_state_values(trial_id, TrialState.RUNNING):
-                        return queued
+            fits = TASK in queued.user_attrs and self.space.has(queued.params)
+            if fits and self.storage.claim(self.queue, queued.number):
+                return queued
         return None
 
     def _measure(self, claimed: FrozenTrial) -> bool:
@@ -166,20 +167,18 @@ class Worker:
 
         The result is a trial of its own, because after an outage the claimed one may count as lost.
         """
-        from optuna.exceptions import UpdateFinishedTrialError
-        from optuna.trial import TrialState, create_trial
+        import optuna
 
         record = trial.model_dump_json()
         append_line(self.directory / TRIALS_FILE, record)
-        result = create_trial(
+        result = optuna.trial.create_trial(
             value=trial.rate_at_limit_per_s or 0.0,
             params=claimed.params,
             distributions=claimed.distributions,
             user_attrs={**claimed.user_attrs, RECORD: record},
         )
         self.queue.add_trial(result)
-        with suppress(UpdateFinishedTrialError):
-            self.storage.set_trial_state_values(self.storage.id_of(self.queue, claimed.number), TrialState.PRUNED)
+        self.storage.end(self.queue, claimed.number)
 
     def _run_trial(self, config: ServingConfig, claimed: FrozenTrial) -> Trial | None:
         task = TaskRecord.model_validate(claimed.user_attrs[TASK])
