@@ -21,7 +21,7 @@ from search.study.storage import StorageFailed
 
 log = logging.getLogger("tritune.storage")
 
-PATIENCE_S, FIRST_DELAY_S, LONGEST_DELAY_S = 300.0, 0.2, 5.0
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.2, 5.0
 
 ANNOUNCED_AFTER_S = 1.5
 
@@ -48,17 +48,9 @@ class PatientStorage(RDBStorage):
     second trial with the same point, which readers recognise.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        announce: Callable[[], None] = lambda: None,
-        patience_s: float = PATIENCE_S,
-        sleep: Callable[[float], None] = time.sleep,
-        **options: Any,
-    ) -> None:
-        self._announce, self._patience_s, self._sleep = announce, patience_s, sleep
-        super().__init__(url, **options)
+    patience_s = 300.0
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
+    announce: Callable[[], None] = staticmethod(lambda: None)
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -66,7 +58,7 @@ class PatientStorage(RDBStorage):
 
     def _patiently(self, operation: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         waited_s, delay_s = 0.0, FIRST_DELAY_S
-        with announced(self._announce):
+        with announced(self.announce):
             while True:
                 try:
                     return operation(*arguments, **named)
@@ -75,14 +67,14 @@ class PatientStorage(RDBStorage):
                         return True  # the change was made, and its confirmation lost
                     raise
                 except DATABASE_ERRORS as error:
-                    if not is_outage(error) or waited_s >= self._patience_s:
+                    if not is_outage(error) or waited_s >= self.patience_s:
                         what = f"did not answer for {waited_s:.0f} s" if waited_s else "cannot be used"
                         raise StorageFailed(
                             f"The storage {what}: {reason_of(error)}",
                             "Repair that: finished trials are in the run's directory, and --resume goes on.",
                         ) from None
                 log.warning("the storage does not answer; asked again in %.1f s", delay_s)
-                self._sleep(delay_s)
+                self.sleep(delay_s)
                 waited_s += delay_s
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 

@@ -20,6 +20,7 @@ from search.simulator.service_times import ServiceCurve
 from search.simulator.service_times_file import profile_text
 from search.simulator.surrogate import Kind
 from search.space import Key, Knobs, key_of
+from search.study.storage import RETRIES
 from search.study.store import TrialStore, distributions_of
 from search.trials.bench import Spent
 from search.trials.trial import Trial, trial_from_record, trial_of
@@ -146,18 +147,16 @@ class WorkerPool:
 
         optuna.storages.fail_stale_trials(self.queue)
         tasks = [one for one in self.queue.get_trials(deepcopy=False) if TASK in one.user_attrs]
-        retried = {number for one in tasks for number in one.system_attrs.get("retry_history", ())}
         known, found = self.store.tried().keys(), dict[Key, Trial]()
         for one in tasks:
-            lost = one.state.name == "FAIL" and one.number not in retried
+            lost = one.state.name == "FAIL" and len(one.system_attrs.get("retry_history", ())) == RETRIES
             if (lost or RECORD in one.user_attrs) and (key := key_of(one.params)) not in known | found.keys():
                 found[key] = self._result(one)
-        self.store.away.clear()
-        for one in tasks:
-            if key_of(one.params) not in known | found.keys():
-                self.store.away |= set() if one.state.is_finished() else {key_of(one.params)}
-            elif one.state.name == "WAITING":  # its worker was taken for lost, and came back
-                self._take_back(one)
+        out = [one for one in tasks if not one.state.is_finished()]
+        for one in out:
+            if one.state.name == "WAITING" and key_of(one.params) in known | found.keys():
+                self._take_back(one)  # its worker was taken for lost, and came back
+        self.store.away = {key_of(one.params) for one in out} - known - found.keys()
         return list(found.values())
 
     def _result(self, frozen: FrozenTrial) -> Trial:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,7 @@ takes less, a trial takes more."""
 RETRIES = 2
 """A trial is tried again at most twice after its worker was lost: the trial itself may crash workers."""
 
-PAUSES_S = (0.3, 1.0, 2.0)
+CREATED_IN_S = 3.0
 
 POSTGRESQL = {"postgres", "postgresql"}
 POSTGRESQL_ENGINE = {
@@ -79,18 +78,17 @@ def open_storage(url: str, *, on_event: OnEvent = ignore) -> PatientStorage:
         opened = partial(
             PatientStorage,
             driver_url(url),
-            announce=announce,
             engine_kwargs=POSTGRESQL_ENGINE if scheme in POSTGRESQL else {},
             heartbeat_interval=HEARTBEAT_S,
             grace_period=GRACE_S,
             heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(RETRIES),
         )
         with announced(announce):
-            for pause_s in PAUSES_S:
-                with suppress(IntegrityError, ProgrammingError):  # another process creates the tables just now
-                    return opened()
-                time.sleep(pause_s)
-            return opened()
+            try:
+                storage = opened()
+            except (IntegrityError, ProgrammingError):  # another process creates the tables just now
+                time.sleep(CREATED_IN_S)
+                storage = opened()
     except ImportError:
         raise BadInput(
             f"The driver of {shown} is not installed.", f"Install it: {install_command('postgresql')}"
@@ -104,6 +102,8 @@ def open_storage(url: str, *, on_event: OnEvent = ignore) -> PatientStorage:
             f"The storage {shown} cannot be opened: {reason_of(error)}",
             "Check its address, its name and password, and that it runs.",
         ) from None
+    storage.announce = announce
+    return storage
 
 
 def driver_url(url: str) -> str:

@@ -41,7 +41,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(seconds: float) -> None:
         raise AssertionError(f"it was waited for, {seconds} s")
 
-    monkeypatch.setitem(PatientStorage.__init__.__kwdefaults__, "sleep", never)
+    monkeypatch.setattr(PatientStorage, "sleep", staticmethod(never))
 
 
 @pytest.fixture

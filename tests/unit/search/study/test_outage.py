@@ -43,7 +43,7 @@ class Outage:
 def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
     """Goes for every storage that is opened from now on; waiting for it takes no time."""
     outage, real = Outage(), store_module.open_storage  # type: ignore[attr-defined]
-    monkeypatch.setitem(PatientStorage.__init__.__kwdefaults__, "sleep", outage.sleep)
+    monkeypatch.setattr(PatientStorage, "sleep", staticmethod(outage.sleep))
 
     def watched(url: str, **options: object) -> PatientStorage:
         opened = real(url, **options)  # type: ignore[arg-type]

@@ -26,7 +26,8 @@ class Flaky(PatientStorage):
 
     def __init__(self, sleep: Callable[[float], None]) -> None:
         self.away, self.forgets_to_answer, self.error = 0, False, outage()
-        super().__init__("sqlite://", patience_s=30.0, sleep=sleep)
+        self.patience_s, self.sleep = 30.0, sleep
+        super().__init__("sqlite://")
 
     def _patiently(self, operation: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         def flaky(*arguments: Any, **named: Any) -> Any:
@@ -153,7 +154,8 @@ def test_only_a_locked_file_is_waited_for(
     folder = tmp_path / "run"
     folder.mkdir()
     url, quick = f"sqlite:///{folder / 'x.db'}", {"connect_args": {"timeout": 0}}
-    storage = PatientStorage(url, patience_s=1.0, sleep=slept.append, engine_kwargs=quick)
+    storage = PatientStorage(url, engine_kwargs=quick)
+    storage.patience_s, storage.sleep = 1.0, slept.append
     storage.close()
     holder = prepare(folder)
     with pytest.raises(StorageFailed, match=says):
