@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadgen.command.app import finish_on_first_interrupt, stop_on_first_interrupt
 from loadgen.console import SafeConsole
@@ -37,14 +37,11 @@ from optimizer.run.run_directory import LOG_FILE, locked, logging_to, make_direc
 from optimizer.run.serving import check_server, serving_bench
 from optimizer.run.workload_inputs import keep_files, workload_of
 from optimizer.run_file import objective_of, slo_of
+from search.study.patient_storage import PatientStorage, open_storage
 from search.study.pool import JOB
-from search.study.storage import open_storage
 from search.study.worker import Worker, join
 from search.trials import events
 from search.trials.events import OnEvent
-
-if TYPE_CHECKING:
-    from search.study.patient_storage import PatientStorage
 
 STUDY_MARKER = ".worker"
 """A file with the study's name, by which a worker recognizes its own directory."""

@@ -1,4 +1,4 @@
-"""Optuna's storage in a database that may be away for a while."""
+"""The storage of a search and its workers: Optuna's with heartbeats, which waits for a database that is away."""
 
 from __future__ import annotations
 
@@ -6,18 +6,31 @@ import logging
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from optuna import Study
-from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import TrialState
-from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    PendingRollbackError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 
-from search.study.storage import StorageFailed
+from loadgen.errors import BadInput
+from model_repo.errors import install_command
+from search.redact import shown_storage
+from search.study.storage import RETRIES, StorageFailed
+from search.trials.events import Note, OnEvent, ignore
 
 log = logging.getLogger("tritune.storage")
 
@@ -137,3 +150,80 @@ def announced(announce: Callable[[], None], *, after_s: float = ANNOUNCED_AFTER_
         yield
     finally:
         timer.cancel()
+
+
+HEARTBEAT_S = 5
+GRACE_S = 20
+"""After 20 s without a heartbeat from its worker a running trial goes to another worker. A short network failure
+takes less, a trial takes more."""
+
+CREATED_IN_S = 3.0
+
+POSTGRESQL = {"postgres", "postgresql"}
+POSTGRESQL_ENGINE = {
+    "pool_pre_ping": True,
+    "connect_args": {
+        "connect_timeout": 10,
+        "tcp_user_timeout": 30_000,
+        "client_encoding": "utf8",  # for databases that were created without any encoding
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+    },
+}
+"""Without these a call to a host that vanished waits for the timeouts of TCP."""
+
+
+def open_storage(url: str, *, on_event: OnEvent = ignore) -> PatientStorage:
+    """Open the storage of an Optuna storage URL; create its tables if they are missing.
+
+    If a database other than SQLite does not answer within 1.5 s, now or later, `on_event` gets a note from
+    another thread. Raises BadInput for an invalid URL or a missing driver, StorageFailed if it cannot be opened;
+    both messages have two lines, without the password.
+    """
+    # Optuna's features that may change, which our version bounds rule out; and the search's own trials, which have
+    # no heartbeats, because they are stored when they are finished.
+    warnings.filterwarnings("ignore", category=ExperimentalWarning)
+    warnings.filterwarnings("ignore", "Heartbeat of storage")
+    shown, scheme = shown_storage(url), url.partition("://")[0].partition("+")[0]
+
+    def announce() -> None:
+        if scheme != "sqlite":
+            on_event(Note(text=f"The storage {shown} does not answer; waiting for it.", warning=True))
+
+    try:
+        opened = partial(
+            PatientStorage,
+            driver_url(url),
+            engine_kwargs=POSTGRESQL_ENGINE if scheme in POSTGRESQL else {},
+            heartbeat_interval=HEARTBEAT_S,
+            grace_period=GRACE_S,
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(RETRIES),
+        )
+        with announced(announce):
+            try:
+                storage = opened()
+            except (IntegrityError, ProgrammingError):  # another process creates the tables just now
+                time.sleep(CREATED_IN_S)
+                storage = opened()
+    except ImportError:
+        raise BadInput(
+            f"The driver of {shown} is not installed.", f"Install it: {install_command('postgresql')}"
+        ) from None
+    except (ArgumentError, ValueError):  # their messages may repeat the URL
+        raise BadInput(
+            f"{shown} is not a storage URL.", "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE"
+        ) from None
+    except DATABASE_ERRORS as error:
+        raise StorageFailed(
+            f"The storage {shown} cannot be opened: {reason_of(error)}",
+            "Check its address, its name and password, and that it runs.",
+        ) from None
+    storage.announce = announce
+    return storage
+
+
+def driver_url(url: str) -> str:
+    """Return the URL with our driver for PostgreSQL; for others SQLAlchemy chooses the driver."""
+    scheme, separator, rest = url.partition("://")
+    return f"postgresql+psycopg://{rest}" if separator and scheme in POSTGRESQL else url

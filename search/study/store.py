@@ -12,7 +12,6 @@ from loadgen.files import remove_drafts, write_atomically
 from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import AnswersRecord, TrialRecord, WhyRecord
 from search.space import Key, Knobs, SearchSpace, at_least, key_of, knobs_of, without_delays
-from search.study.storage import open_storage
 from search.trials.events import OnEvent, ignore
 from search.trials.objective import COST, Objective
 from search.trials.trial import Trial, trial_from_record
@@ -192,6 +191,8 @@ def open_store(
     the finished trials cannot be read or are of another space.
     """
     import optuna
+
+    from search.study.patient_storage import open_storage
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     remove_drafts(directory)

@@ -20,9 +20,8 @@ from model_repo.spec import ServingConfig
 from search.records.slo import Slo
 from search.records.trial import WhyRecord
 from search.space import SearchSpace
-from search.study.patient_storage import PatientStorage
+from search.study.patient_storage import PatientStorage, open_storage
 from search.study.pool import TaskRecord, WorkerPool, open_pool, queue_of
-from search.study.storage import open_storage
 from search.study.store import TrialStore, open_store
 from search.study.worker import Worker
 

@@ -15,8 +15,8 @@ from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import OperationalError, PendingRollbackError
 
 from loadgen.errors import BadInput
-from search.study.patient_storage import LONGEST_DELAY_S, PatientStorage, announced
-from search.study.storage import StorageFailed, driver_url, open_storage
+from search.study.patient_storage import LONGEST_DELAY_S, PatientStorage, announced, driver_url, open_storage
+from search.study.storage import StorageFailed
 
 COMPLETE = optuna.trial.TrialState.COMPLETE
 
