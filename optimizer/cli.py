@@ -81,14 +81,14 @@ def worker(values: Values, origins: Origins) -> None:
     1 a bug.
     """
     check_address_space("optimize")
-    from optimizer.command.arguments import checked_storage
+    from optimizer.command.arguments import check_storage
     from optimizer.run.worker import work
 
     study = values["study"]
     if study is None:
         raise BadInput("No study was given.", "Add --study NAME, as the search prints it.")
-    in_arguments = "storage" in origins and origins["storage"].kind == "flag"
-    if checked_storage(values["storage"], in_arguments=in_arguments) is None:
+    check_storage(values["storage"], origins)
+    if values["storage"] is None:
         raise BadInput("No storage was given.", "Set TRITUNE_STORAGE, or add --storage postgresql://HOST/DATABASE")
     if values["model"] is None:
         raise BadInput(

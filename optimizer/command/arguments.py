@@ -40,8 +40,7 @@ def _refuse_implied(limits: Sequence[LatencyLimit]) -> None:
 
 def config_of_call(call: CallOptions, values: Values, origins: Origins) -> tuple[OptimizeConfig, list[str]]:
     """Return the configuration of a new run, or of the one to go on with, and notes. Raises BadInput."""
-    in_arguments = "storage" in origins and origins["storage"].kind == "flag"
-    checked_storage(values["storage"], in_arguments=in_arguments)
+    check_storage(values["storage"], origins)
     make = config_from_options if call.resume is None else resumed_config
     return make(values, origins)
 
@@ -86,8 +85,8 @@ def recorded(origins: Origins) -> dict[str, str]:
     return {name: printable(origins[name].place) if name in origins else "default" for name in KEPT}
 
 
-def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:
-    """Return the storage URL unchanged. Raises BadInput if it is invalid, or has a password in the arguments.
+def check_storage(url: str | None, origins: Origins) -> None:
+    """Raise BadInput if the storage URL is invalid, or has a password in the arguments.
 
     Addresses, which may have passwords, are removed from the environment: servers, which run models, would inherit
     them.
@@ -99,12 +98,11 @@ def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:
             f"--storage {shown_storage(url)} is not a storage URL.",
             "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE, with %20 and the like for odd letters.",
         )
-    if url is not None and in_arguments and has_password(url):
+    if url is not None and has_password(url) and "storage" in origins and origins["storage"].kind == "flag":
         raise BadInput(
             f"--storage {shown_storage(url)} holds a password, and every user here can read the process list.",
             "Put the URL into the variable TRITUNE_STORAGE, or the password into PGPASSWORD or ~/.pgpass.",
         )
-    return url
 
 
 def _check_together(config: OptimizeConfig, values: Values) -> None:

@@ -90,8 +90,7 @@ def workers_for(
         storage = config.storage or f"sqlite:///{config.output / STUDY_FILE}"
         return workers_on(gpus, storage=storage, arguments=arguments, folder=config.output / WORKERS_FOLDER)
 
-    job = job_of(config, prepared).model_dump(mode="json")
-    return Workers(run=f"{config.output} on {socket.gethostname()}", job=job, start=start)
+    return Workers(job=job_of(config, prepared).model_dump(mode="json"), start=start)
 
 
 def with_kept_trace(config: OptimizeConfig) -> OptimizeConfig:
@@ -125,6 +124,7 @@ def _variants(prepared: Prepared) -> list[str]:
 class WorkerJob(Record):
     """All that a worker needs before it can measure, besides the files that its command line names."""
 
+    run: str = Field(description="The search's directory and machine.")
     model_sha256: str
     same: dict[str, str | None] = Field(description="See `same_of`: a worker has to be and to be given the same.")
     config: dict[str, Any] = Field(description="The fields of `OptimizeConfig` in `MEASURED`.")
@@ -146,6 +146,7 @@ def job_of(config: OptimizeConfig, prepared: Prepared) -> WorkerJob:
     assert prepared.source is not None
     precisions = list(dict.fromkeys(_variants(prepared)))
     return WorkerJob(
+        run=f"{config.output} on {socket.gethostname()}",
         model_sha256=prepared.source.sha256,
         same=same_of(config, prepared.machine),
         config={**measuring_fields(config), "precisions": precisions},

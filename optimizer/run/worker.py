@@ -37,8 +37,8 @@ from optimizer.run.run_directory import LOG_FILE, locked, logging_to, make_direc
 from optimizer.run.serving import check_server, serving_bench
 from optimizer.run.workload_inputs import keep_files, workload_of
 from optimizer.run_file import objective_of, slo_of
+from search.study.patient_storage import PatientStorage, open_storage
 from search.study.pool import JOB
-from search.study.storage import Storage, open_storage
 from search.study.worker import Worker, join
 from search.trials import events
 from search.trials.events import OnEvent
@@ -95,7 +95,7 @@ def _make_directory(directory: Path, study: str, model: str | Path) -> None:
 
 
 def _measure(
-    options: WorkerCall, own: OptimizeConfig, storage: Storage, on_event: OnEvent, stop: Callable[[], bool]
+    options: WorkerCall, own: OptimizeConfig, storage: PatientStorage, on_event: OnEvent, stop: Callable[[], bool]
 ) -> int:
     queue = join(storage, options.study, idle_s=options.idle_s, on_event=on_event, stop=stop)
     if queue is None:
@@ -157,4 +157,4 @@ def _checked(published: dict[str, Any], own: OptimizeConfig, study: str) -> Work
         if mine != theirs or mine == "remote":
             shown = f": {printable(str(theirs))} there, {mine} here" if what in _FIXES else ""
             raise BadInput(f"{what} of this worker does not fit the study {study}{shown}.", _FIXES.get(what, _FIX))
-    return WorkerJob(**{name: published[name] for name in WorkerJob.model_fields})
+    return WorkerJob.model_validate(published)

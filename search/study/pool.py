@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import BadInput
@@ -20,7 +20,7 @@ from search.simulator.service_times import ServiceCurve
 from search.simulator.service_times_file import profile_text
 from search.simulator.surrogate import Kind
 from search.space import Key, Knobs, key_of
-from search.study.storage import fail_lost_trials, unless_away
+from search.study.storage import RETRIES
 from search.study.store import TrialStore, distributions_of
 from search.trials.bench import Spent
 from search.trials.trial import Trial, trial_from_record, trial_of
@@ -34,9 +34,9 @@ JOB, PROFILE, CLOSED, WORKER_PREFIX = "job", "profile", "closed", "worker "
 """User attributes of the queue. `closed` is true once the coordinator needs no more trials; `worker NAME` holds a
 worker's hardware, or null when it has left."""
 
-TASK, RECORD, WITHDRAWN = "task", "record", "withdrawn"
-"""User attributes of a trial in the queue: what is asked of the worker, its result (TrialRecord), and true if the
-coordinator took it back."""
+TASK, RECORD = "task", "record"
+"""User attributes of a trial in the queue: what is asked of the worker, and its result (TrialRecord). A task whose
+result has come, or that the coordinator took back, ends as pruned; one whose worker was lost as failed."""
 
 POLL_S = 0.5
 AHEAD = 2
@@ -56,10 +56,9 @@ class TaskRecord(Record):
 class Workers:
     """Processes that measure for a search: the job that they get, and those that this machine starts.
 
-    `run` says whose study it is. `start` gets the study's name; its processes run until its block ends.
+    The job's `run` says whose study it is. `start` gets the study's name; its processes run until its block ends.
     """
 
-    run: str
     job: Mapping[str, Any]
     start: Callable[[str], AbstractContextManager[object]]
 
@@ -72,12 +71,12 @@ def worker_pool(store: TrialStore, workers: Workers | None) -> Iterator[WorkerPo
         return
     pool, study = open_pool(store), store.study.study_name
     before = pool.queue.user_attrs.get(JOB)
-    if before is not None and before["run"] != workers.run:
+    if before is not None and before["run"] != workers.job["run"]:
         raise BadInput(
             f"The study {study} in this storage belongs to the run in {printable(str(before['run']))}.",
             "Give this run a study of its own with --study NAME, or go on with that one: --resume DIR.",
         )
-    pool.publish({**workers.job, "run": workers.run})
+    pool.publish(workers.job)
     with workers.start(study):
         try:
             yield pool
@@ -90,12 +89,19 @@ def queue_of(study: str) -> str:
     return f"{study} queue"
 
 
+def waiting(queue: Study) -> list[FrozenTrial]:
+    """Return the points that no worker has begun."""
+    import optuna
+
+    return queue.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
+
+
 def open_pool(store: TrialStore) -> WorkerPool:
     """Open the queue of the store's study, with the points that an earlier process left in it."""
     import optuna
 
     name = queue_of(store.study.study_name)
-    queue = optuna.create_study(study_name=name, storage=store.storage.patient, load_if_exists=True)
+    queue = optuna.create_study(study_name=name, storage=store.storage, load_if_exists=True)
     return WorkerPool(store=store, queue=queue)
 
 
@@ -105,7 +111,6 @@ class WorkerPool:
 
     store: TrialStore
     queue: Study
-    _out: list[FrozenTrial] = field(default_factory=list)
 
     def publish(self, job: Mapping[str, Any]) -> None:
         """Open the queue for workers."""
@@ -138,20 +143,20 @@ class WorkerPool:
 
     def gather(self) -> list[Trial]:
         """Return new trials of workers, each point once; queue again those that lost workers had begun."""
-        fail_lost_trials(self.queue.study_name, self.store.storage)
-        tasks = self.queue.get_trials(deepcopy=False)
-        retried = {number for one in tasks for number in one.system_attrs.get("retry_history", ())}
+        import optuna
+
+        optuna.storages.fail_stale_trials(self.queue)
+        tasks = [one for one in self.queue.get_trials(deepcopy=False) if TASK in one.user_attrs]
         known, found = self.store.tried().keys(), dict[Key, Trial]()
         for one in tasks:
-            over = one.state.is_finished() and one.number not in retried
-            kept = WITHDRAWN not in one.user_attrs or RECORD in one.user_attrs  # queued again after a kill
-            if over and kept and (key := key_of(one.params)) not in known | found.keys():
+            lost = one.state.name == "FAIL" and len(one.system_attrs.get("retry_history", ())) == RETRIES
+            if (lost or RECORD in one.user_attrs) and (key := key_of(one.params)) not in known | found.keys():
                 found[key] = self._result(one)
-        self._out = [one for one in tasks if not one.state.is_finished()]
-        for one in self._waiting():  # its worker was taken for lost, and came back
-            if key_of(one.params) in known | found.keys():
-                self._take_back(one)
-        self.store.away = {key_of(one.params) for one in self._out}
+        out = [one for one in tasks if not one.state.is_finished()]
+        for one in out:
+            if one.state.name == "WAITING" and key_of(one.params) in known | found.keys():
+                self._take_back(one)  # its worker was taken for lost, and came back
+        self.store.away = {key_of(one.params) for one in out} - known - found.keys()
         return list(found.values())
 
     def _result(self, frozen: FrozenTrial) -> Trial:
@@ -163,34 +168,23 @@ class WorkerPool:
 
     def wait(self) -> bool:
         """Take a point back that no worker has begun, or wait for a moment; False if no points are out."""
-        if not self._out:
+        if not self.store.away:
             return False
-        if not any(self._take_back(one) for one in self._waiting()):
+        unbegun = waiting(self.queue)
+        if unbegun:
+            self._take_back(unbegun[0])
+        else:
             time.sleep(POLL_S)
         return True
 
     def close(self) -> None:
         """Close the queue: workers leave, and points that they have not begun are withdrawn."""
-        for one in self._waiting():
+        for one in waiting(self.queue):
             self._take_back(one)
         self.queue.set_user_attr(CLOSED, True)
         self.store.away.clear()
 
-    def _waiting(self) -> list[FrozenTrial]:
-        return [one for one in self._out if one.state.name == "WAITING"]
-
-    def _take_back(self, frozen: FrozenTrial) -> bool:
-        """Take a queued point back; False if a worker was quicker."""
-        import optuna
-
-        trial_id = self.store.storage.id_of(self.queue, frozen.number)
-        with unless_away(self.store.storage):
-            # As workers do: if this process is killed before the end, the point is found lost and queued again.
-            self.store.storage.direct.record_heartbeat(trial_id)
-        if not self.store.storage.claim(self.queue, frozen.number):
-            return False
-        self.store.storage.patient.set_trial_user_attr(trial_id, WITHDRAWN, True)
-        self.queue.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
-        self._out.remove(frozen)
+    def _take_back(self, frozen: FrozenTrial) -> None:
+        """Take a queued point back. A worker that begins it in this moment reports it all the same."""
+        self.store.storage.end(self.queue, frozen.number)
         self.store.away.discard(key_of(frozen.params))
-        return True

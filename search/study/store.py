@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from loadgen.errors import BadInput
 from loadgen.files import write_atomically
 from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import AnswersRecord, TrialRecord, WhyRecord
 from search.space import Key, Knobs, SearchSpace, at_least, key_of, knobs_of, without_delays
-from search.study.storage import Storage, experimental_allowed, open_storage
 from search.trials.events import OnEvent, ignore
 from search.trials.objective import COST, Objective
 from search.trials.trial import Trial, trial_from_record
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
+    from search.study.patient_storage import PatientStorage
+
 
 STUDY_NAME = "tritune"
 
@@ -29,6 +30,12 @@ STUDY_FILE = "study.db"
 
 AXES, BEGUN = "axes", "begun"
 """User attributes of the study: the axes of its search space, and the point that the search asked for last."""
+
+SHOWN = {
+    *("state", "reason", "rate_low_per_s", "rate_high_per_s", "loading_s", "load_s"),
+    *("why", "replay", "hardware", "worker"),
+}
+"""What Optuna's dashboard shows with a trial's value."""
 
 ASKS_BEFORE_GIVING_UP = 60
 
@@ -44,7 +51,7 @@ class TrialStore:
     space: SearchSpace
     path: Path
     study: optuna.Study
-    storage: Storage
+    storage: PatientStorage
     objective: Objective = COST
     hardware: str | None = None  # of trials without a `hardware` of their own
     trials: list[Trial] = field(default_factory=list)
@@ -185,18 +192,18 @@ def open_store(
     """
     import optuna
 
+    from search.study.patient_storage import open_storage
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     opened = open_storage(storage or f"sqlite:///{directory / STUDY_FILE}", on_event=on_event)
-    with experimental_allowed():
-        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8)
-        created = optuna.create_study(
-            study_name=study or (STUDY_NAME if storage is None else f"{STUDY_NAME}-{directory.name}"),
-            storage=opened.patient,
-            sampler=sampler,
-            direction="maximize",
-            load_if_exists=True,
-        )
-        created.set_metric_names([objective.metric])
+    created = optuna.create_study(
+        study_name=study or (STUDY_NAME if storage is None else f"{STUDY_NAME}-{directory.name}"),
+        storage=opened,
+        sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    created.set_metric_names([objective.metric])
     _check_axes(created, space)
     records = read_records(directory / TRIALS_FILE, TrialRecord, what="a trial")
     begun = created.user_attrs.get(BEGUN)
@@ -244,7 +251,7 @@ def frozen_trial(trial: Trial, space: SearchSpace, objective: Objective) -> Froz
         intermediate_values={0: value} if state == states.PRUNED and value is not None else None,
         params=knobs,
         distributions=distributions_of(knobs, space),
-        user_attrs=attributes_of(trial),
+        user_attrs={"trial": trial.number, **trial.model_dump(mode="json", include=SHOWN, exclude_none=True)},
     )
 
 
@@ -259,23 +266,3 @@ def distributions_of(knobs: Iterable[str], space: SearchSpace) -> dict[str, Base
         name: tuple(dict.fromkeys((*axis, *(one[name] for one in given)))) for name, axis in space.axes().items()
     }
     return {name: CategoricalDistribution(axes[name]) for name in knobs}
-
-
-def attributes_of(trial: Trial) -> dict[str, Any]:
-    """Return the attributes that Optuna's dashboard shows with a trial's value."""
-    predicted = None if trial.why is None else trial.why.prediction
-    attributes = {
-        "trial": trial.number,
-        "state": trial.state,
-        "reason": trial.reason,
-        "rate_low_per_s": trial.rate_low_per_s,
-        "rate_high_per_s": trial.rate_high_per_s,
-        "loading_s": round(trial.loading_s, 3),
-        "load_s": round(trial.load_s, 3),
-        "why": None if trial.why is None else trial.why.cause,
-        "predicted_per_s": None if predicted is None else predicted.rate_per_s,
-        "slowdown": None if trial.replay is None else trial.replay.slowdown,
-        "hardware": trial.hardware,
-        "worker": trial.worker,
-    }
-    return {name: value for name, value in attributes.items() if value is not None}

@@ -20,8 +20,8 @@ from model_repo.spec import ServingConfig
 from search.records.slo import Slo
 from search.records.trial import WhyRecord
 from search.space import SearchSpace
+from search.study.patient_storage import PatientStorage, open_storage
 from search.study.pool import TaskRecord, WorkerPool, open_pool, queue_of
-from search.study.storage import open_storage
 from search.study.store import TrialStore, open_store
 from search.study.worker import Worker
 
@@ -37,6 +37,12 @@ def close_all() -> None:
         OPENED.pop().close()
 
 
+def opened(storage: PatientStorage) -> PatientStorage:
+    storage.heartbeat_interval, storage.grace_period = HEARTBEAT_S, GRACE_S
+    OPENED.append(storage)
+    return storage
+
+
 def small_space(folder: Path) -> SearchSpace:
     folder.mkdir(parents=True, exist_ok=True)
     return two_core_space(folder, limit_ms=SLO.first.limit_ms)
@@ -46,8 +52,7 @@ def coordinator(folder: Path, url: str | None, study: str | None = "shared") -> 
     """A trial store and its workers; heartbeats are shorter than usual."""
     space = small_space(folder)
     store = open_store(space, folder, storage=url, seed=1, study=study, hardware=MACHINE)
-    store.storage.direct.heartbeat_interval, store.storage.direct.grace_period = HEARTBEAT_S, GRACE_S
-    OPENED.append(store.storage)
+    opened(store.storage)
     return store, open_pool(store)
 
 
@@ -64,12 +69,11 @@ def worker(
     bench: SimulatedBench | None = None,
     **changes: Any,
 ) -> Worker:
-    storage = open_storage(url, heartbeat_s=HEARTBEAT_S, grace_s=GRACE_S)
-    OPENED.append(storage)
+    storage = opened(open_storage(url))
     given: dict[str, Any] = {
         "name": name,
         "hardware": MACHINE,
-        "queue": optuna.load_study(study_name=queue_of(study), storage=storage.patient),
+        "queue": optuna.load_study(study_name=queue_of(study), storage=storage),
         "storage": storage,
         "space": small_space(folder),
         "bench": bench or SimulatedBench(),

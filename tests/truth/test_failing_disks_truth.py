@@ -15,7 +15,7 @@ from loadgen.errors import EnvironmentFailed, UserError, unforeseen
 from model_repo.spec import ServingConfig
 from optimizer.run.run_directory import logging_to
 from search.records.run_files import read_trials
-from search.study.storage import patient_storage
+from search.study.patient_storage import PatientStorage
 
 pytestmark = pytest.mark.long
 
@@ -41,7 +41,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(seconds: float) -> None:
         raise AssertionError(f"it was waited for, {seconds} s")
 
-    monkeypatch.setitem(patient_storage.__kwdefaults__, "sleep", never)
+    monkeypatch.setattr(PatientStorage, "sleep", staticmethod(never))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.redact import has_password, is_storage_url, shown_arguments, shown_storage, without_secrets_of
+from search.redact import has_password, is_storage_url, shown_arguments, shown_storage
 
 SECRET = "s3cret"
 WITH = (
@@ -45,9 +45,6 @@ WITHOUT = ("postgresql://db/optuna", "postgresql:///optuna?host=/tmp", "sqlite:/
 def test_a_password_is_noticed_and_shown_nowhere(url: str) -> None:
     assert has_password(url)
     assert SECRET not in shown_storage(url)
-    assert SECRET not in without_secrets_of(f"no route to {url}", url)
-    for arguments in (["--storage", url], [f"--storage={url}"], ["worker", "--study", "m", "--storage", url]):
-        assert SECRET not in " ".join(shown_arguments(arguments))
 
 
 @pytest.mark.parametrize("url", ODD)
@@ -65,27 +62,26 @@ def test_what_can_be_parsed_is_told_by_its_host_and_database(url: str) -> None:
 def test_what_holds_no_password_is_shown(url: str) -> None:
     assert is_storage_url(url)
     assert not has_password(url)
-    assert shown_storage(url) == url.replace("host=/tmp", "***")
-
-
-def test_a_file_with_an_odd_name_is_a_storage_that_is_not_shown() -> None:
-    url = "sqlite:////srv/me:s3cret@db/optuna.db"
-    assert is_storage_url(url)
-    assert shown_storage(url) == "sqlite:///***"
+    assert shown_storage(url) == url.partition("?")[0]
 
 
 def test_a_user_alone_may_stand_among_the_arguments_and_is_not_shown_either() -> None:
     """It may be a token."""
     assert not has_password("postgresql://s3cret@db/optuna")
-    assert shown_storage("postgresql://s3cret@db/optuna") == "postgresql://***@db/optuna"
-    told = without_secrets_of('FATAL: role "s3cret" does not exist', "postgresql://s3cret@db/optuna")
-    assert told == 'FATAL: role "***" does not exist'
+    assert shown_storage("postgresql://s3cret@db/optuna") == "postgresql://db/optuna"
 
 
 def test_other_arguments_are_logged_as_they_were_given() -> None:
     arguments = ["--model", "m.onnx", "--p99=50ms", "--output", "runs/a b", "--server-url", "http://triton:8000"]
     assert list(shown_arguments(arguments)) == arguments
-    odd = ["--server-url=http://me:s3cret@triton:8000", "--server-url", "me:s3cret@triton", "password=s3cret"]
+    urls = ["--storage", "postgresql://s3cret@db/optuna", "--storage=postgresql://me:s3cret@db/optuna?x=s3cret"]
+    odd = [
+        *urls,
+        "--server-url=http://me:s3cret@triton:8000",
+        "--server-url",
+        "me:s3cret@triton",
+        "password=s3cret",
+    ]
     assert SECRET not in " ".join(shown_arguments(odd))
 
 
@@ -97,4 +93,3 @@ def test_other_arguments_are_logged_as_they_were_given() -> None:
 def test_a_secret_behind_an_at_sign_or_a_word_is_never_shown(before: str, after: str, scheme: Any) -> None:
     for url in (f"{scheme}{before}:s3cret{after}@db/x", f"{scheme}{before} password=s3cret{after}"):
         assert SECRET not in shown_storage(url)
-        assert SECRET not in " ".join(shown_arguments(["--storage", url]))

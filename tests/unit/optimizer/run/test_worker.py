@@ -50,7 +50,7 @@ def published(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     def publish(config: OptimizeConfig | None = None, **changes: str) -> list[Any]:
         config = config or plain(tmp_path)
         same = {**same_of(config, hardware()), **changes}
-        job = {"model_sha256": "0" * 64, "same": same, "config": measuring_fields(config)}
+        job = {"run": "", "model_sha256": "0" * 64, "same": same, "config": measuring_fields(config)}
         _, pool = coordinator(tmp_path / "run", url)
         pool.publish(job)
         return [
@@ -193,7 +193,7 @@ def test_a_worker_takes_how_to_measure_and_nothing_else(tmp_path: Path) -> None:
         limits=(LatencyLimit(limit_ms=1.0),), model=tmp_path / "mine.onnx", output=tmp_path / "mine"
     )
     everything = TypeAdapter(OptimizeConfig).dump_python(theirs, mode="json")
-    job = WorkerJob(model_sha256="", same={}, config=everything)
+    job = WorkerJob(run="", model_sha256="", same={}, config=everything)
     config = worker_config(job, own)
     taken = {one.name for one in fields(own) if getattr(config, one.name) != getattr(own, one.name)}
     assert taken == {

@@ -12,8 +12,8 @@ from virtual_search import search_on
 
 from model_repo.spec import ServingConfig
 from search.records.run_files import read_trials
-from search.study import store as store_module
-from search.study.storage import Storage, patient_storage
+from search.study import patient_storage
+from search.study.patient_storage import PatientStorage
 
 AWAY_S = 30.0
 
@@ -42,15 +42,15 @@ class Outage:
 @pytest.fixture
 def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
     """Goes for every storage that is opened from now on; waiting for it takes no time."""
-    outage, real = Outage(), store_module.open_storage  # type: ignore[attr-defined]
-    monkeypatch.setitem(patient_storage.__kwdefaults__, "sleep", outage.sleep)
+    outage, real = Outage(), patient_storage.open_storage
+    monkeypatch.setattr(PatientStorage, "sleep", staticmethod(outage.sleep))
 
-    def watched(url: str, **options: object) -> Storage:
+    def watched(url: str, **options: object) -> PatientStorage:
         opened = real(url, **options)  # type: ignore[arg-type]
-        event.listen(opened.direct.engine, "before_cursor_execute", outage.before_execute)
+        event.listen(opened.engine, "before_cursor_execute", outage.before_execute)
         return opened
 
-    monkeypatch.setattr(store_module, "open_storage", watched)
+    monkeypatch.setattr(patient_storage, "open_storage", watched)
     return outage
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from search.records.run_files import TRIALS_FILE, whole_lines
 from search.space import knobs_of
+from search.study.patient_storage import PatientStorage
 from search.study.pool import TASK, WorkerPool
 from search.study.store import TrialStore
 
@@ -43,7 +44,7 @@ def offered(store: TrialStore, pool: WorkerPool, count: int) -> Any:
 
 def age_heartbeats(store: TrialStore) -> None:
     """As if the last sign of life had been long ago."""
-    with store.storage.direct.engine.begin() as connection:
+    with store.storage.engine.begin() as connection:
         connection.execute(text("UPDATE trial_heartbeats SET heartbeat = '2000-01-01 00:00:00'"))
 
 
@@ -131,9 +132,8 @@ def test_what_nobody_begins_is_taken_back_and_measured_here(tmp_path: Path, url:
     assert worker(tmp_path / "w1", url).run() == 0
 
 
-@pytest.mark.parametrize("killed_at", ["set_user_attr", "tell"])
 def test_a_point_is_measured_although_the_coordinator_was_killed_while_it_took_it_back(
-    tmp_path: Path, url: str, killed_at: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any, **__: Any) -> None:
         raise SystemExit
@@ -141,10 +141,8 @@ def test_a_point_is_measured_although_the_coordinator_was_killed_while_it_took_i
     store, pool = coordinator(tmp_path / "run", url)
     [point] = offered(store, pool, 1)
     assert pool.gather() == []
-    storage = pool.store.storage.patient
-    dying, name = (pool.queue, "tell") if killed_at == "tell" else (type(storage), "set_trial_user_attr")
     with monkeypatch.context() as dies:
-        dies.setattr(dying, name, killed)
+        dies.setattr(PatientStorage, "set_trial_state_values", killed)
         with pytest.raises(SystemExit):
             pool.wait()
     age_heartbeats(store)

@@ -1,5 +1,6 @@
 """A database that goes away for a while is waited for; one that says no is not."""
 
+import shutil
 import socket
 import sqlite3
 import threading
@@ -11,41 +12,35 @@ import optuna
 import pytest
 from optuna import Study
 from optuna.exceptions import StorageInternalError
-from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError, PendingRollbackError
 
 from loadgen.errors import BadInput
-from search.study.storage import (
-    LONGEST_DELAY_S,
-    StorageFailed,
-    announced,
-    driver_url,
-    open_storage,
-    patient_storage,
-)
+from search.study.patient_storage import LONGEST_DELAY_S, PatientStorage, announced, driver_url, open_storage
+from search.study.storage import StorageFailed
 
-URL = "sqlite://"
-RUNNING, COMPLETE = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
+COMPLETE = optuna.trial.TrialState.COMPLETE
 
 
-class Flaky:
-    """Optuna's storage in memory, whose next calls fail: before they did anything, or after."""
+class Flaky(PatientStorage):
+    """A storage in memory, whose next operations fail: before they did anything, or after."""
 
-    def __init__(self) -> None:
-        self.real, self.away, self.forgets_to_answer = optuna.storages.InMemoryStorage(), 0, False
+    def __init__(self, sleep: Callable[[float], None]) -> None:
+        self.away, self.forgets_to_answer, self.error = 0, False, outage()
+        self.patience_s, self.sleep = 30.0, sleep
+        super().__init__("sqlite://")
 
-    def __getattr__(self, name: Any) -> Callable[..., Any]:
-        def method(*arguments: Any, **named: Any) -> Any:
+    def _patiently(self, operation: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        def flaky(*arguments: Any, **named: Any) -> Any:
             if self.away:
                 self.away -= 1
-                raise outage()
-            result = getattr(self.real, name)(*arguments, **named)
+                raise self.error
+            result = operation(*arguments, **named)
             if self.forgets_to_answer:
                 self.forgets_to_answer = False
                 raise outage()
             return result
 
-        return method
+        return super()._patiently(flaky, *arguments, **named)
 
 
 def outage() -> StorageInternalError:
@@ -55,19 +50,18 @@ def outage() -> StorageInternalError:
 
 
 @pytest.fixture
-def flaky() -> Flaky:
-    return Flaky()
-
-
-@pytest.fixture
 def slept() -> list[Any]:
     return []
 
 
 @pytest.fixture
-def study(flaky: Any, slept: Any) -> Study:
-    storage = patient_storage(flaky, URL, patience_s=30.0, sleep=slept.append)
-    return optuna.create_study(study_name="s", storage=storage)
+def flaky(slept: list[Any]) -> Flaky:
+    return Flaky(slept.append)
+
+
+@pytest.fixture
+def study(flaky: Flaky) -> Study:
+    return optuna.create_study(study_name="s", storage=flaky)
 
 
 def test_an_outage_is_waited_for_later_and_later(flaky: Flaky, slept: Any, study: Study) -> None:
@@ -80,25 +74,16 @@ def test_an_outage_is_waited_for_later_and_later(flaky: Flaky, slept: Any, study
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_session_that_has_lost_its_connection_is_asked_again(slept: Any, wrapped: bool) -> None:
+def test_a_session_that_has_lost_its_connection_is_asked_again(
+    flaky: Flaky, slept: Any, study: Study, wrapped: bool
+) -> None:
     """Optuna reads trials in two ways, the second after an error of the first and in the same session."""
-
-    class Lost(Flaky):
-        def __getattr__(self, name: Any) -> Callable[..., Any]:
-            if self.away:
-                self.away -= 1
-                cause = PendingRollbackError("Can't reconnect until invalid transaction is rolled back.")
-                if wrapped:
-                    raise StorageInternalError("An exception is raised during the commit.") from cause
-                raise cause
-            return super().__getattr__(name)
-
-    lost = Lost()
-    study = optuna.create_study(
-        study_name="s",
-        storage=patient_storage(lost, URL, sleep=slept.append),  # type: ignore[arg-type]
-    )
-    lost.away = 1
+    lost: Exception = PendingRollbackError("Can't reconnect until invalid transaction is rolled back.")
+    if wrapped:
+        flaky.error.__cause__ = lost
+    else:
+        flaky.error = lost  # type: ignore[assignment]
+    flaky.away = 1
     study.set_user_attr("a", 1)
     assert study.user_attrs == {"a": 1}
     assert len(slept) == 1
@@ -150,13 +135,12 @@ def test_postgresql_gets_the_driver_that_we_bring() -> None:
     assert driver_url("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
 
 
-def make_lost(folder: Any) -> None:
-    folder.rmdir()
+def make_lost(folder: Path) -> None:
+    shutil.rmtree(folder)
 
 
-def make_locked(folder: Any) -> sqlite3.Connection:
+def make_locked(folder: Path) -> sqlite3.Connection:
     holder = sqlite3.connect(folder / "x.db", isolation_level=None)
-    holder.execute("create table t (a)")
     holder.execute("begin exclusive")
     return holder
 
@@ -169,34 +153,25 @@ def test_only_a_locked_file_is_waited_for(
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
+    url, quick = f"sqlite:///{folder / 'x.db'}", {"connect_args": {"timeout": 0}}
+    storage = PatientStorage(url, engine_kwargs=quick)
+    storage.patience_s, storage.sleep = 1.0, slept.append
+    storage.close()
     holder = prepare(folder)
-    engine = create_engine(f"sqlite:///{folder / 'x.db'}", connect_args={"timeout": 0})
-
-    class OfSqlite:
-        def get_all_studies(self) -> None:
-            with engine.connect() as connection:
-                connection.execute(text("create table u (a)"))
-
-    storage = patient_storage(OfSqlite(), URL, patience_s=1.0, sleep=slept.append)  # type: ignore[arg-type]
     with pytest.raises(StorageFailed, match=says):
-        storage.get_all_studies()
+        storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE])
     assert bool(slept) is waits
-    engine.dispose()
+    storage.close()
     if holder is not None:
         holder.close()
 
 
-def test_a_database_whose_disk_is_full_is_not_waited_for(slept: Any) -> None:
+def test_a_database_whose_disk_is_full_is_not_waited_for(flaky: Flaky, slept: Any, study: Study) -> None:
     full = Exception("could not extend file: No space left on device")
     full.sqlstate = "53100"  # type: ignore[attr-defined]
-
-    class Full:
-        def get_all_studies(self) -> None:
-            raise OperationalError("INSERT", {}, full)
-
-    storage = patient_storage(Full(), URL, sleep=slept.append)  # type: ignore[arg-type]
+    flaky.away, flaky.error.__cause__ = 1, OperationalError("INSERT", {}, full)
     with pytest.raises(StorageFailed, match="No space left"):
-        storage.get_all_studies()
+        study.set_user_attr("a", 1)
     assert slept == []
 
 
