@@ -48,9 +48,7 @@ class NothingFound(UserError):
         self, what: str, fix: str, status: Status = "violated", contention: CpuContention | None = None
     ) -> None:
         super().__init__(what, fix)
-        self.args = (what, fix, status, contention)
-        self.status = status
-        self.contention = contention
+        self.status, self.contention = status, contention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

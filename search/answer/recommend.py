@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from loadgen.exit_codes import Status
 from loadgen.records.formats import format_rate
 from search.cost.cost import PriceRecord, cost_per_million_inferences_usd, replicas
 from search.labels import knobs_text
@@ -28,19 +29,24 @@ def gain_over(winner: Trial, baseline: Trial | None) -> float | None:
 
 
 def withdrawn_by(
-    found: RecommendationRecord | None, attempts: Sequence[ConfirmationRecord], trials: Sequence[TrialRecord]
+    found: RecommendationRecord | None,
+    attempts: Sequence[ConfirmationRecord],
+    trials: Sequence[TrialRecord],
+    status: Status,
 ) -> WithdrawnRecord | None:
     """Return the rate that was met and later violated: that of an earlier recommendation, or else the highest.
 
-    None if nothing contradicts it. A configuration whose batches mix rows is withdrawn, too.
+    None if nothing contradicts it. A configuration whose batches mix rows is withdrawn, too, and a recommendation
+    if the run's `status` is now that no configuration meets the SLO.
     """
+    any_more = "no configuration meets the SLO any more" if found is not None and status == "violated" else None
     met = [(one.rate_per_s, one.trial) for one in attempts if one.met]
     if found is not None and found.winner.certificate is not None:
         met = [(found.winner.certificate.rate_per_s, found.winner.number)]
     failed = {trial.number: trial.reason.splitlines()[0] for trial in trials if trial.state == "failed"}
     for rate_per_s, number in sorted(met, reverse=True):
         seen = violated_since(attempts, number, rate_per_s)
-        late = None if seen is None else f"{seen.late} at {format_rate(seen.rate_per_s)}/s in a later run"
+        late = any_more if seen is None else f"{seen.late} at {format_rate(seen.rate_per_s)}/s in a later run"
         why = failed.get(number, late)
         if why is not None:
             return WithdrawnRecord(trial=number, rate_per_s=rate_per_s, reason=why)
