@@ -11,7 +11,8 @@ from loadgen.reports.kit import Data, Plot
 from optimizer.reports.evidence import Evidence, compared_at_one_rate
 from search.answer.explain import rate_steps
 from search.labels import baseline_name
-from search.records.trial import STAGES, ConfigRecord, MeasurementRecord, TrialRecord
+from search.records.recommendation import RecommendationRecord
+from search.records.trial import STAGES, ConfigRecord, TrialRecord
 
 WINNER = "recommended"
 MAX_SILENCE_S = 60.0
@@ -168,11 +169,12 @@ def _limits(evidence: Evidence) -> list[Data]:
     return [{"ms": first.limit_ms, "name": f"limit {first.limit_ms:g} ms"}]
 
 
-def stages(evidence: Evidence) -> Plot | None:
-    """The mean ms of a request in each stage."""
+def stages(found: RecommendationRecord) -> Plot | None:
+    """The mean ms of a request in each stage, of the recommendation and of the default if both can be compared."""
+    roles = (WINNER, baseline_name(found.winner.config))
     bars = [
         {"role": role, "stage": stage, "ms": value}
-        for role, measured in _measured(evidence)
+        for role, (_, measured) in zip(roles, compared_at_one_rate(found), strict=False)
         for stage, value in measured.stages_ms.items()
         if value is not None
     ]
@@ -204,14 +206,6 @@ def replicas(evidence: Evidence) -> Plot | None:
     ]
     lines = [{"role": role, "usd": widest / one * usd} for role, one in rates]
     return "replicas", {"steps": steps, "lines": lines, "wanted": found.cost.rate_to_serve_per_s, "widest": widest}
-
-
-def _measured(evidence: Evidence) -> Iterator[tuple[str, MeasurementRecord]]:
-    """Yield the measurements of recommendation and default whose latencies can be compared."""
-    if evidence.found is not None:
-        roles = (WINNER, baseline_name(evidence.found.winner.config))
-        for role, (_, measured) in zip(roles, compared_at_one_rate(evidence.found), strict=False):
-            yield role, measured
 
 
 def _pair(evidence: Evidence) -> Iterator[tuple[str, TrialRecord]]:

@@ -259,7 +259,7 @@ def accuracy(found: RecommendationRecord) -> Table | None:
     """Each precision's distance from fp32; None if none was measured."""
     rows = tuple(
         (
-            Cell(text=record.precision),
+            Cell(text=f"{record.precision} on {record.inputs} {record.input_source} inputs"),
             Cell(text=f"{output.output}, batch {output.batch_size}"),
             Cell(text="passed" if output.passed else "failed", style="complete" if output.passed else "failed"),
             Cell(text="exact", order=EXACT_DB, style="number")
