@@ -17,16 +17,6 @@ UNKNOWN = "-"
 _AS_WRITTEN = 1 + 1e-12
 """Keeps decimals such as 8.2, which are a little less in binary, as they are."""
 
-HEADLINES = {
-    "met": "MET",
-    "measured": "MEASURED",
-    "worse": "WORSE",
-    "violated": "VIOLATED",
-    "inconclusive": "INCONCLUSIVE",
-    "untrustworthy": "NOT TRUSTWORTHY",
-    "interrupted": "INTERRUPTED",
-}
-
 
 def format_ms(value: float | None) -> str:
     """Return milliseconds with about three digits, to the microsecond; `-` if unknown."""

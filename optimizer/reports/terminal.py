@@ -42,7 +42,7 @@ def answer_view(
     certificate = found.winner.certificate
     assert certificate is not None
     sure = found.status == "certified"
-    tone = TONES["met"] if sure else TONES["violated" if found.status == "worse" else "inconclusive"]
+    tone = TONES["met"] if sure else TONES.get(found.status, "yellow")
     parts: list[RenderableType] = [recommendation_view(found), ""] if whole else []
     parts.append(
         Text.assemble(
