@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import accumulate
 
 from loadgen.records.formats import format_rate, format_seconds
 from loadgen.reports.kit import Data, Plot
@@ -24,19 +23,11 @@ MAX_STEPS = 1000
 
 
 def certainty(evidence: Evidence) -> Plot | None:
-    """Every load run at its rate, over time, with what it decided; and the machine's speed meanwhile.
-
-    If it is not known when they began, all runs follow each other without a pause, and `timed` is False.
-    """
-    runs = [run for run in _load_runs(evidence) if run["s"]]
+    """Every load run whose start is known, at its rate with what it decided; and the machine's speed meanwhile."""
+    runs = [run for run in _load_runs(evidence) if run["s"] and run["began"] is not None]
     if not runs:
         return None
-    timed = all(run["began"] is not None for run in runs)
     speeds = [{"began": one.began_unix_s, "s": len(one.speeds), "speeds": one.speeds} for one in evidence.speeds]
-    if not timed:
-        speeds, ends = [], accumulate(run["s"] for run in runs)
-        for run, end_s in zip(runs, ends, strict=True):
-            run["began"] = end_s - run["s"]
     certificate = None if evidence.found is None else evidence.found.winner.certificate
     certified = []
     if certificate is not None:
@@ -46,7 +37,6 @@ def certainty(evidence: Evidence) -> Plot | None:
         "silences": _placed([*runs, *speeds]),
         "runs": runs,
         "speeds": speeds,
-        "timed": timed,
         "certified": certified,
     }
 

@@ -116,19 +116,17 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         )
         yield from details(found)
     plot = plots.certainty(evidence)
-    if plot is not None:
-        more = "" if plot[1]["timed"] else " When they began was not recorded, so they follow each other."
-        more += " Below, the machine's speed in each second where it is known." if plot[1]["speeds"] else ""
-        yield Section(
-            title="What every load run decided" if found is None else "How the rate was found",
-            plot=plot,
-            caption="Each bar is a load run, as long as it took; its mark is what the run decided by itself. "
-            "Thick bars are confirmations with fresh arrivals, on which a certificate is based. The band is where "
-            f"the capacity was believed to be, with 90 %.{more}",
-            note="A confirmation lasts until it is decided whether the rate can be certified. Of all requests, "
-            f"{format_percent(1 - first.quantile)} may be over the limit. {trial_tables.BELIEVED}",
-            table=trial_tables.rate_steps(rate_steps(evidence.trials, evidence.confirmations)),
-        )
+    more = " Below, the machine's speed in each second where it is known." if plot and plot[1]["speeds"] else ""
+    yield Section(
+        title="What every load run decided" if found is None else "How the rate was found",
+        plot=plot,
+        caption="Each bar is a load run, as long as it took; its mark is what the run decided by itself. "
+        "Thick bars are confirmations with fresh arrivals, on which a certificate is based. The band is where "
+        f"the capacity was believed to be, with 90 %.{more}",
+        note="A confirmation lasts until it is decided whether the rate can be certified. Of all requests, "
+        f"{format_percent(1 - first.quantile)} may be over the limit. {trial_tables.BELIEVED}",
+        table=trial_tables.rate_steps(rate_steps(evidence.trials, evidence.confirmations)),
+    )
     ended = len(evidence.trials)
     yield Section(
         title=f"{ended} trial{'' if ended == 1 else 's'}",
