@@ -11,8 +11,7 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS, cells
-from search.answer.analysis import similar_rates
-from search.answer.recommend import energy_of
+from search.answer.recommend import energy_of, similar_rates
 from search.cost.cost import cost_per_million_inferences_usd
 from search.cost.cost import replicas as count_of
 from search.knobs import KNOBS

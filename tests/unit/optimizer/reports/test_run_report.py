@@ -27,7 +27,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.report import html_page, report_of
 from optimizer.run_file import save_config
-from search.answer.analysis import frontier_of
+from search.answer.recommend import frontier_of
 from search.records.recommendation import ModelRecord, TimeUseRecord
 from search.records.slo import Slo
 from search.records.trial import GpuRecord, LoadRunRecord, TrialRecord
