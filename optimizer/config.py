@@ -90,9 +90,7 @@ class OptimizeConfig:
         parse=vary_from_texts,
         show=lambda vary: [f"{key}={','.join(values)}" for key, values in vary],
     )
-    calls: tuple[str, ...] | None = NAMES(
-        "With --repository: models that it or its members call (BLS), tuned with it."
-    )
+    calls: tuple[str, ...] | None = NAMES("With --repository: models that it, or a member, calls, tuned with it.")
     tune: tuple[str, ...] | None = NAMES(
         "With --repository: members of an ensemble, or models of --calls or --with-model, to tune; the others "
         "stay. Default: all but those of --with-model."

@@ -11,10 +11,9 @@ from loadgen.errors import UserError
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
 from search.answer.advice import RUN_DIR
-from search.answer.analysis import frontier_of
 from search.answer.conclusion import Conclusion, RunEvidence, conclude
 from search.answer.pauses import pauses_of
-from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
+from search.answer.recommend import alternatives_to, cost_of, frontier_of, gain_over, reason_for
 from search.certification.certify import CertifiedResult, certify_best
 from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
@@ -48,9 +47,7 @@ class NothingFound(UserError):
         self, what: str, fix: str, status: Status = "violated", contention: CpuContention | None = None
     ) -> None:
         super().__init__(what, fix)
-        self.args = (what, fix, status, contention)
-        self.status = status
-        self.contention = contention
+        self.status, self.contention = status, contention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

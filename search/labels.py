@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from loadgen.records.formats import format_rate
 from model_repo.spec import ENSEMBLE, OWN, ServingConfig
@@ -28,6 +28,11 @@ def is_own(config: ConfigRecord) -> bool:
 def is_ensemble(config: ConfigRecord) -> bool:
     """True if it serves an ensemble, of which only the members have knobs."""
     return config.engine == f"{OWN}-{ENSEMBLE}"
+
+
+def hidden_knobs(config: ConfigRecord) -> Collection[str]:
+    """Return the knobs that have no effect here: all of an ensemble, and the threads of other own models."""
+    return KNOBS if is_ensemble(config) else ("intra_op_threads",) if is_own(config) else ()
 
 
 def baseline_name(config: ConfigRecord) -> str:

@@ -37,7 +37,7 @@ class Result(LoadTestRecord):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        from loadgen.records.formats import HEADLINES, load_in_words
+        from loadgen.records.formats import load_in_words
         from loadgen.reports import tables
         from loadgen.reports.kit import card
 
@@ -45,7 +45,7 @@ class Result(LoadTestRecord):
         table = tables.checks(self) or (None if measured is None else tables.latency(measured))
         problems = () if measured is None else measured.problems
         under = f"{target.model_name} at {target.url}: {load_in_words(self.load)}"
-        return card(HEADLINES[self.outcome], (*self.reasons, under, *problems, *self.notes), table)
+        return card(self.outcome.upper(), (*self.reasons, under, *problems, *self.notes), table)
 
 
 class Recommendation(RecommendationRecord):

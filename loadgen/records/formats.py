@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
 
 from loadgen.records.record import (
     CheckRecord,
@@ -11,15 +10,12 @@ from loadgen.records.record import (
     LoadRecord,
     LoadTestRecord,
     MeasurementRecord,
-    Outcome,
 )
 
 UNKNOWN = "-"
 
 _AS_WRITTEN = 1 + 1e-12
 """Keeps decimals such as 8.2, which are a little less in binary, as they are."""
-
-HEADLINES = {one: one.upper() for one in get_args(Outcome)} | {"untrustworthy": "NOT TRUSTWORTHY"}
 
 
 def format_ms(value: float | None) -> str:

@@ -113,26 +113,47 @@ class CheckRecord(Record):
         return "met" if accepted else self.answer
 
 
-class MeasurementRecord(Record):
-    """The figures of the run. Latency counts from the scheduled send time; failed requests count at the
-    time-out or later.
+class FiguresRecord(Record):
+    """The figures that are known of every load run. Latency counts from the scheduled send time; failed requests
+    count at the time-out or later.
     """
 
     requests: Count
     failures: Count
-    errors: dict[str, int]
-    error_example: str | None
-    planned_rate_per_s: float | None
     achieved_rate_per_s: float
-    duration_s: float
-    latency_min_ms: float | None
-    latency_mean_ms: float | None
     latency_p50_ms: float | None
     latency_p90_ms: float | None
     latency_p95_ms: float | None
     latency_p99_ms: float | None
     latency_p999_ms: float | None
+    latency_mean_ms: float | None
     latency_max_ms: float | None
+    send_lag_p99_ms: float | None
+    network_and_client_ms: float | None = Field(
+        description="Mean client latency minus Triton's own time for the request."
+    )
+    problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
+
+    @property
+    def latencies_ms(self) -> dict[float, float | None]:
+        """The latency at each recorded quantile; None if it is not known."""
+        return {
+            0.5: self.latency_p50_ms,
+            0.9: self.latency_p90_ms,
+            0.95: self.latency_p95_ms,
+            0.99: self.latency_p99_ms,
+            0.999: self.latency_p999_ms,
+        }
+
+
+class MeasurementRecord(FiguresRecord):
+    """The figures of the run."""
+
+    errors: dict[str, int]
+    error_example: str | None
+    planned_rate_per_s: float | None
+    duration_s: float
+    latency_min_ms: float | None
     latency_p99_low_ms: float | None = Field(description="Bounds of p99; null: too few requests to bound it.")
     latency_p99_high_ms: float | None
     latency_p99_bounded_after_s: float | None = Field(
@@ -142,7 +163,6 @@ class MeasurementRecord(Record):
     interval_confidence: float
     service_p99_ms: float | None = Field(description="p99 from the actual send: blind to the client's own delay.")
     send_lag_p50_ms: float | None
-    send_lag_p99_ms: float | None
     bytes_sent: Count
     bytes_received: Count
     connections_opened: Count | None = Field(default=None, description="While the load ran.")
@@ -155,7 +175,6 @@ class MeasurementRecord(Record):
     client_cpu_share: float = Field(description="The busiest load process; 1.0 is one whole core.")
     client_cpu_s: float
     server: ServerTimings | None
-    network_and_client_ms: float | None = Field(description="Mean client latency minus Triton's own time.")
     gpu: GpuUse | None
     addresses: tuple[AddressUse, ...] = Field(
         default=(), description="What each address of the target's name took; empty: there was one."
@@ -164,7 +183,6 @@ class MeasurementRecord(Record):
         default=(), description="Responses of a cache, a proxy, a gateway's limit or another model than asked for."
     )
     streams: StreamFigures | None = Field(default=None, description="null: responses were no streams of tokens.")
-    problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
 
 
 class TimelineRecord(Record):

@@ -32,12 +32,14 @@ TONES = {
     "better": "green",
     "complete": "green",
     "inconclusive": "yellow",
+    "interrupted": "yellow",
+    "untrustworthy": "magenta",
     "infeasible": "yellow",
     "violated": "red",
     "worse": "bold red",
     "failed": "red",
 }
-"""Colours of the terminal for the styles of cells; the page has them in `page.css`."""
+"""Colours of the terminal for outcomes and the styles of cells; the page has them in `page.css`."""
 
 SHOWN_CELLS = 24
 """A table with more cells is folded."""

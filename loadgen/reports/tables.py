@@ -72,11 +72,7 @@ def latency(measured: MeasurementRecord) -> Table:
     """Latencies in ms from the time each request was due."""
     figures = {
         "min": measured.latency_min_ms,
-        "p50": measured.latency_p50_ms,
-        "p90": measured.latency_p90_ms,
-        "p95": measured.latency_p95_ms,
-        "p99": measured.latency_p99_ms,
-        "p99.9": measured.latency_p999_ms,
+        **{quantile_name(quantile): ms for quantile, ms in measured.latencies_ms.items()},
         "max": measured.latency_max_ms,
         "mean": measured.latency_mean_ms,
     }

@@ -9,10 +9,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from loadgen.measurement.streams import GOOD
-from loadgen.records.formats import HEADLINES, comparison_in_words, format_rate, load_in_words
+from loadgen.records.formats import comparison_in_words, format_rate, load_in_words
 from loadgen.records.record import CapacityRecord, CurveRecord, LoadTestRecord, TimelineRecord
 from loadgen.reports import tables
-from loadgen.reports.kit import Data, Plot, Report, Section, Table, nines, page, terminal_table
+from loadgen.reports.kit import TONES, Data, Plot, Report, Section, Table, nines, page, terminal_table
 from loadgen.spec.limits import quantile_name
 
 _DECIDED = {
@@ -29,20 +29,11 @@ _OF_TOKENS = {
 }
 _LEAST_MS = 1e-3  # axes are logarithmic, and tokens of one write have no time between them
 _TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)
-_STYLES = {
-    "met": "bold green",
-    "measured": "bold",
-    "worse": "bold red",
-    "violated": "bold red",
-    "inconclusive": "bold yellow",
-    "untrustworthy": "bold magenta",
-    "interrupted": "bold yellow",
-}
 
 
 def html_page(record: LoadTestRecord) -> str:
     """Return the whole page."""
-    headline = HEADLINES[record.outcome].capitalize()
+    headline = record.outcome.capitalize()
     target = record.target
     model = target.model_name + (f", version {target.model_version}" if target.model_version else "")
     when = f"{record.started_at:%Y-%m-%d %H:%M:%S %Z}"
@@ -211,8 +202,8 @@ def answer_view(record: LoadTestRecord) -> RenderableType:
 
 
 def _headline(record: LoadTestRecord) -> Panel:
-    style = _STYLES[record.outcome]
-    text = Text.assemble((HEADLINES[record.outcome], style))
+    style = f"bold {TONES.get(record.outcome, '')}".rstrip()
+    text = Text.assemble((record.outcome.upper(), style))
     for position, reason in enumerate(record.reasons):
         text.append("\n" if position else "  ").append(reason)
     for compared in record.comparison:

@@ -21,7 +21,6 @@ from loadgen.measurement.request_log import RequestLog, percentiles_ns
 from loadgen.measurement.streams import GOOD
 from loadgen.printable import printable, printable_json
 from loadgen.records.formats import (
-    HEADLINES,
     UNKNOWN,
     beyond_in_words,
     comparison_in_words,
@@ -264,7 +263,7 @@ def _findings(record: LoadTestRecord) -> Iterator[tuple[str, str, str, str]]:
         name = f"{compared.figure} is not worse than the baseline"
         yield name, tag, f"{compared.figure} is {compared.answer}", comparison_in_words(compared)
     tag = {"met": "", "measured": "", "violated": "failure", "worse": "failure"}.get(record.outcome, "error")
-    yield "the answer as a whole", tag, HEADLINES[record.outcome].lower(), reasons
+    yield "the answer as a whole", tag, record.outcome, reasons
 
 
 def _properties(record: LoadTestRecord) -> dict[str, str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from loadgen.command.app import as_user_error, complain, finish_on_first_interrupt, stop_on_first_interrupt
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import Interrupted, UserError
-from loadgen.exit_codes import CODES, Status, exit_code
+from loadgen.exit_codes import CODES, exit_code
 from loadgen.processes import scratch_folder
 from loadgen.records.comparison import check_same
 from model_repo.server.launchers import check_launcher
@@ -187,15 +187,12 @@ def _with_final_status(
     found: RecommendationRecord, comparison: RunComparisonRecord | None, *, accept_provisional: bool
 ) -> RecommendationRecord:
     """Return the recommendation with the status after the comparison, and with the exit code."""
-    facts: list[Status] = [found.status]
-    if comparison is not None and comparison.answer == "worse":
-        facts.append("worse")
-    code = exit_code(facts, accept_provisional=accept_provisional)
-    if comparison is not None and code == CODES["worse"]:
-        worse = ", ".join(figure.figure for figure in comparison.figures if figure.answer == "worse")
-        reason = f"Worse than {comparison.baseline}, beyond the uncertainties of both: {worse}."
-        found = found.model_copy(update={"status": "worse", "status_reason": reason})
-    return found.model_copy(update={"exit_code": code})
+    code = exit_code([found.status], accept_provisional=accept_provisional)
+    if code or comparison is None or comparison.answer != "worse":
+        return found.model_copy(update={"exit_code": code})
+    worse = ", ".join(figure.figure for figure in comparison.figures if figure.answer == "worse")
+    reason = f"Worse than {comparison.baseline}, beyond the uncertainties of both: {worse}."
+    return found.model_copy(update={"status": "worse", "exit_code": CODES["worse"], "status_reason": reason})
 
 
 def _show(found: RecommendationRecord, config: OptimizeConfig, call: CallOptions) -> list[UserError]:
@@ -247,11 +244,11 @@ def show_plan(config: OptimizeConfig, notes: list[str], call: CallOptions) -> No
     with scratch_folder("plan") as folder:
         prepared = prepare(config, work_dir=folder, may_build=False, on_event=on_event)
         workload = checked_workload(config, prepared.engines[0])
+        plan = plan_record(prepared, config, workload, shown)
         if call.json:
-            text = to_json(plan_record(prepared, config, workload, shown), indent=2).decode()
-            print(text)  # noqa: T201
-            return
-        console.print(plan_view(prepared, config))
+            print(to_json(plan, indent=2).decode())  # noqa: T201
+        else:
+            console.print(plan_view(plan))
 
 
 def _read_baseline(directory: Path, config: OptimizeConfig) -> RecommendationRecord:

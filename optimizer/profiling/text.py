@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.records.formats import format_rate
-from search.answer.analysis import similar_rates
+from search.answer.recommend import similar_rates
 from search.labels import baseline_words
 from search.records.recommendation import Bound, EngineProfileRecord
 from search.records.trial import STAGES, ConfigRecord, MeasurementRecord, TrialRecord

@@ -57,7 +57,8 @@ def _facts(found: RecommendationRecord) -> Iterator[tuple[str, str]]:
         yield "engine", f"{LIBRARIES.get(backend, backend)} {precision}"
     shared = ", inputs in shared memory" if workload.shared_memory == "system" else ""
     yield "protocol", f"{'gRPC' if workload.protocol == 'grpc' else 'HTTP'}{shared}"
-    yield "measured on", runtime_text(found.runtime, backend)
+    deployed = ", which the bundle deploys" if workload.shared_memory == "none" else ""
+    yield "measured on", f"{runtime_text(found.runtime, backend)}{deployed}"
     if certificate is not None:
         runs = f"{certificate.runs} run{'s' * (certificate.runs > 1)}"
         yield "tested with", f"{certificate.requests:,} requests in {runs}"

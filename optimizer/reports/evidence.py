@@ -14,7 +14,7 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import stem_of
 from optimizer.run_file import saved_config, slo_of
-from search.answer.analysis import similar_rates
+from search.answer.recommend import similar_rates
 from search.labels import record_text
 from search.record import Rate, Record
 from search.records.confirmations import ConfirmationRecord, read_confirmations

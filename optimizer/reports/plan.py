@@ -14,6 +14,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.reports import text
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
+from search.labels import hidden_knobs
 from search.trials.trial import config_to_record
 from search.workload import Workload
 
@@ -53,41 +54,27 @@ def plan_record(
     }
 
 
-def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
-    """Return the plan of a run, for `--dry-run`."""
-    space, machine, axes = prepared.space, prepared.machine, prepared.space.axes()
-    if prepared.source is None:
-        del axes["intra_op_threads"]  # of a user's own model they are its own affair
-    if prepared.engines[0].is_ensemble:
-        axes = {name: values for name, values in axes.items() if "." in name}
-    rows = [
-        ("model", prepared.record.label),
-        ("batching", prepared.record.batching),
-    ]
-    rows += [
-        ("input", f"{tensor.name} {tensor.datatype} {list(tensor.concrete_shape or tensor.shape)}")
-        for tensor in prepared.engines[0].inputs
-    ]
-    rows.append(("limit", text.limits_text(slo_of(config))))
-    objective = objective_of(config)
-    if not objective.by_rate:
-        rate = objective.rate_per_s
-        at = "" if rate is None else f" at {format_rate(rate)} requests/s per replica"
-        rows.append(("objective", f"the lowest {config.objective}{at}"))
-    arrivals = config.arrivals if config.trace is None else f"trace {config.trace.name}"
-    count = config.client_batch * prepared.record.fixed_rows
-    items = f"{count} row{'s' if count > 1 else ''} per request"
-    rows += [
-        ("traffic", f"{arrivals}, {items}"),
-        (
-            "machine",
-            ", ".join([machine.cpu, f"{machine.logical_cores} cores", *(gpu.name for gpu in machine.gpus)]),
-        ),
-        ("price", f"{format_dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}"),
-        ("server", config.server),
-        *((name, ", ".join(map(str, values))) for name, values in axes.items()),
-        ("configurations", f"{space.size()}, of which a part is tried"),
-        ("time", f"at most {config.time_budget_s:g} s; about 3 s for a trial that cannot win, 15 for others"),
-        ("output", str(config.output)),
-    ]
-    return terminal_table(table_of_texts((), [(name, [value]) for name, value in rows]))
+def plan_view(plan: dict[str, Any]) -> RenderableType:
+    """Return a plan for the terminal."""
+    model, workload, objective, machine, price = (
+        plan[name] for name in ("model", "workload", "objective", "machine", "price")
+    )
+    rows = model.fixed_rows * workload.rows_per_request
+    at = "" if objective.rate_per_s is None else f" at {format_rate(objective.rate_per_s)} requests/s per replica"
+    hidden = hidden_knobs(plan["baseline"])
+    texts = {
+        "model": model.label,
+        "batching": model.batching,
+        "inputs": "\n".join(f"{one['name']} {one['datatype']} {[*one['shape']]}" for one in plan["inputs"]),
+        "limit": text.limits_text(plan["slo"]),
+        "objective": f"the lowest {objective.name}{at}",
+        "traffic": f"{workload.arrivals}, {rows} row{'s' if rows > 1 else ''} per request",
+        "machine": ", ".join((machine["cpu"], f"{machine['cores']} cores", *machine["gpus"])),
+        "price": f"{format_dollars(price.usd_per_hour)} an hour: {price.describes}",
+        "server": plan["server"],
+        **{name: ", ".join(map(str, values)) for name, values in plan["knobs"].items() if name not in hidden},
+        "configurations": f"{plan['configurations']}, of which a part is tried",
+        "time": f"at most {plan['time_budget_s']:g} s; about 3 s for a trial that cannot win, 15 for others",
+        "output": plan["output"],
+    }
+    return terminal_table(table_of_texts((), [(name, [value]) for name, value in texts.items()]))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import accumulate
 
 from loadgen.records.formats import format_rate, format_seconds
 from loadgen.reports.kit import Data, Plot
 from optimizer.reports.evidence import Evidence, compared_at_one_rate
 from search.answer.explain import rate_steps
 from search.labels import baseline_name
-from search.records.trial import STAGES, ConfigRecord, MeasurementRecord, TrialRecord
+from search.records.recommendation import RecommendationRecord
+from search.records.trial import STAGES, ConfigRecord, TrialRecord
 
 WINNER = "recommended"
 MAX_SILENCE_S = 60.0
@@ -23,19 +23,11 @@ MAX_STEPS = 1000
 
 
 def certainty(evidence: Evidence) -> Plot | None:
-    """Every load run at its rate, over time, with what it decided; and the machine's speed meanwhile.
-
-    If it is not known when they began, all runs follow each other without a pause, and `timed` is False.
-    """
-    runs = [run for run in _load_runs(evidence) if run["s"]]
+    """Every load run whose start is known, at its rate with what it decided; and the machine's speed meanwhile."""
+    runs = [run for run in _load_runs(evidence) if run["s"] and run["began"] is not None]
     if not runs:
         return None
-    timed = all(run["began"] is not None for run in runs)
     speeds = [{"began": one.began_unix_s, "s": len(one.speeds), "speeds": one.speeds} for one in evidence.speeds]
-    if not timed:
-        speeds, ends = [], accumulate(run["s"] for run in runs)
-        for run, end_s in zip(runs, ends, strict=True):
-            run["began"] = end_s - run["s"]
     certificate = None if evidence.found is None else evidence.found.winner.certificate
     certified = []
     if certificate is not None:
@@ -45,7 +37,6 @@ def certainty(evidence: Evidence) -> Plot | None:
         "silences": _placed([*runs, *speeds]),
         "runs": runs,
         "speeds": speeds,
-        "timed": timed,
         "certified": certified,
     }
 
@@ -168,11 +159,12 @@ def _limits(evidence: Evidence) -> list[Data]:
     return [{"ms": first.limit_ms, "name": f"limit {first.limit_ms:g} ms"}]
 
 
-def stages(evidence: Evidence) -> Plot | None:
-    """The mean ms of a request in each stage."""
+def stages(found: RecommendationRecord) -> Plot | None:
+    """The mean ms of a request in each stage, of the recommendation and of the default if both can be compared."""
+    roles = (WINNER, baseline_name(found.winner.config))
     bars = [
         {"role": role, "stage": stage, "ms": value}
-        for role, measured in _measured(evidence)
+        for role, (_, measured) in zip(roles, compared_at_one_rate(found), strict=False)
         for stage, value in measured.stages_ms.items()
         if value is not None
     ]
@@ -204,14 +196,6 @@ def replicas(evidence: Evidence) -> Plot | None:
     ]
     lines = [{"role": role, "usd": widest / one * usd} for role, one in rates]
     return "replicas", {"steps": steps, "lines": lines, "wanted": found.cost.rate_to_serve_per_s, "widest": widest}
-
-
-def _measured(evidence: Evidence) -> Iterator[tuple[str, MeasurementRecord]]:
-    """Yield the measurements of recommendation and default whose latencies can be compared."""
-    if evidence.found is not None:
-        roles = (WINNER, baseline_name(evidence.found.winner.config))
-        for role, (_, measured) in zip(roles, compared_at_one_rate(evidence.found), strict=False):
-            yield role, measured
 
 
 def _pair(evidence: Evidence) -> Iterator[tuple[str, TrialRecord]]:

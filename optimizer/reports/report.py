@@ -55,12 +55,10 @@ def write_report(directory: Path, *, output: Path | None = None, csv: bool = Fal
 def report_of(evidence: Evidence) -> Report:
     """Return the report of a run, for the page and for Markdown."""
     found, outcome = evidence.found, evidence.outcome
-    remarks: tuple[str | None, ...] = ()
     headline = f"No configuration is certified for {text.limits_text(evidence.slo)}"
     lead = [_why_nothing(evidence)]
     if found is not None:
         headline, lead = text.headline(found), [*text.lead(found)]
-        remarks = found.reason, text.share_of_engine(found), text.answers_under_load(found)
     subject = [evidence.model_name]
     if found is not None:
         subject.append(", ".join(found.machine.gpus) or found.machine.cpu)
@@ -74,7 +72,7 @@ def report_of(evidence: Evidence) -> Report:
         card=None if found is None else answer_card(found),
         lead=tuple(lead),
         caveats=() if found is None else tuple(text.caveats(found)),
-        remarks=tuple(filter(None, remarks)),
+        remarks=() if found is None else tuple(text.remarks(found)),
         sections=list(_sections(evidence)),
         footer="tritune" if outcome is None else f"tritune {outcome.tritune_version}",
     )
@@ -108,22 +106,27 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         table=tables.configurations(evidence),
     )
     if found is not None:
-        yield from _money(found, evidence)
-        yield from _time(found, evidence)
-    plot = plots.certainty(evidence)
-    if plot is not None:
-        more = "" if plot[1]["timed"] else " When they began was not recorded, so they follow each other."
-        more += " Below, the machine's speed in each second where it is known." if plot[1]["speeds"] else ""
         yield Section(
-            title="What every load run decided" if found is None else "How the rate was found",
-            plot=plot,
-            caption="Each bar is a load run, as long as it took; its mark is what the run decided by itself. "
-            "Thick bars are confirmations with fresh arrivals, on which a certificate is based. The band is where "
-            f"the capacity was believed to be, with 90 %.{more}",
-            note="A confirmation lasts until it is decided whether the rate can be certified. Of all requests, "
-            f"{format_percent(1 - first.quantile)} may be over the limit. {trial_tables.BELIEVED}",
-            table=trial_tables.rate_steps(rate_steps(evidence.trials, evidence.confirmations)),
+            title="Cost of the traffic to serve",
+            plot=plots.replicas(evidence),
+            caption="USD an hour for as many replicas as the traffic takes. The dotted line is the cost pro rata, "
+            "for the part of the replicas that is used.",
+            note="Pro rata, also a month: the cost of the traffic if other work pays for the rest of a replica.",
+            table=tables.replicas(found),
         )
+        yield from details(found)
+    plot = plots.certainty(evidence)
+    more = " Below, the machine's speed in each second where it is known." if plot and plot[1]["speeds"] else ""
+    yield Section(
+        title="What every load run decided" if found is None else "How the rate was found",
+        plot=plot,
+        caption="Each bar is a load run, as long as it took; its mark is what the run decided by itself. "
+        "Thick bars are confirmations with fresh arrivals, on which a certificate is based. The band is where "
+        f"the capacity was believed to be, with 90 %.{more}",
+        note="A confirmation lasts until it is decided whether the rate can be certified. Of all requests, "
+        f"{format_percent(1 - first.quantile)} may be over the limit. {trial_tables.BELIEVED}",
+        table=trial_tables.rate_steps(rate_steps(evidence.trials, evidence.confirmations)),
+    )
     ended = len(evidence.trials)
     yield Section(
         title=f"{ended} trial{'' if ended == 1 else 's'}",
@@ -131,28 +134,22 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         table=trial_tables.trials(evidence),
     )
     if found is not None:
-        yield from _context(found)
+        yield Section(
+            title="Machine and versions",
+            note="The recommendation holds for these.",
+            table=tables.machine(found),
+        )
     yield Section(title="Commands", commands=tuple(commands(evidence)))
 
 
-def _money(found: RecommendationRecord, evidence: Evidence) -> Iterator[Section]:
-    yield Section(
-        title="Cost of the traffic to serve",
-        plot=plots.replicas(evidence),
-        caption="USD an hour for as many replicas as the traffic takes. The dotted line is the cost pro rata, for "
-        "the part of the replicas that is used.",
-        note="Pro rata, also a month: the cost of the traffic if other work pays for the rest of a replica.",
-        table=tables.replicas(found),
-    )
+def details(found: RecommendationRecord) -> Iterator[Section]:
+    """Yield what is shown of a recommendation everywhere: price, time, frontier and accuracy."""
     yield Section(title="Price", table=tables.price(found))
-
-
-def _time(found: RecommendationRecord, evidence: Evidence) -> Iterator[Section]:
     used, shown = found.time_use, compared_at_one_rate(found)
     at = f" at {format_rate(shown[0][1].rate_per_s)}/s" if shown else ""
     yield Section(
         title="Where the time goes",
-        plot=plots.stages(evidence),
+        plot=plots.stages(found),
         caption=f"Mean ms of a request in each stage{at}.",
         note="" if used is None else used.summary,
         table=tables.stages(found),
@@ -164,9 +161,6 @@ def _time(found: RecommendationRecord, evidence: Evidence) -> Iterator[Section]:
             f"batches of {profile.batch_size}, random inputs."
         )
         yield Section(title="Slowest layers", note=note, table=tables.layers(found))
-
-
-def _context(found: RecommendationRecord) -> Iterator[Section]:
     yield Section(
         title="Frontier of rate and latency",
         note="Runs within the limits that no other run beat in both. Only certified rates are confirmed.",
@@ -181,11 +175,6 @@ def _context(found: RecommendationRecord) -> Iterator[Section]:
         title="Where the time of the run went",
         note="Wall time. A step marked as cached was done by an earlier run with the same inputs.",
         table=trial_tables.seconds(found),
-    )
-    yield Section(
-        title="Machine and versions",
-        note="The recommendation holds for these.",
-        table=tables.machine(found),
     )
 
 

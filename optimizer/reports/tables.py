@@ -11,12 +11,11 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS, cells
-from search.answer.analysis import similar_rates
-from search.answer.recommend import energy_of
+from search.answer.recommend import energy_of, similar_rates
 from search.cost.cost import cost_per_million_inferences_usd
 from search.cost.cost import replicas as count_of
 from search.knobs import KNOBS
-from search.labels import baseline_name, is_ensemble, is_own, member_name, memory_text, rate_text, record_text
+from search.labels import baseline_name, hidden_knobs, member_name, memory_text, rate_text, record_text
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import STAGES, ConfigRecord, TrialRecord
 
@@ -58,11 +57,11 @@ def summary(found: RecommendationRecord) -> Table:
     """The recommendation and the baselines in a row each: rate, latencies, money, and what to set."""
     rows = []
     for name, trial in {"recommended": found.winner, **compared_with(found)}.items():
-        knobs = (
-            (UNKNOWN,) * 2
-            if is_ensemble(trial.config)
-            else [str(KNOBS[name].text(trial.config)) for name in ("max_batch_size", "instance_count")]
-        )
+        hidden = hidden_knobs(trial.config)
+        knobs = [
+            UNKNOWN if name in hidden else str(KNOBS[name].text(trial.config))
+            for name in ("max_batch_size", "instance_count")
+        ]
         rate = UNKNOWN if trial.certificate is None else _rate(trial, found.slo.confidence, mark=" once")
         latencies = [_latency(trial, limit).partition(" (")[0] for limit in found.slo.limits]
         texts = rate, *latencies, format_dollars(million_usd(found, trial)), *knobs, found.workload.protocol
@@ -157,12 +156,11 @@ def _tested(trial: TrialRecord) -> str:
 
 
 def _knobs(shown: Sequence[ConfigRecord]) -> Iterator[tuple[str, list[str]]]:
-    """Rows on the engine and on each knob that has an effect; an ensemble has none, and own models no threads."""
+    """Rows on the engine and on each knob that has an effect."""
     yield "engine", [config.engine for config in shown]
-    hidden = {*KNOBS} if is_ensemble(shown[0]) else {"intra_op_threads"} if is_own(shown[0]) else set()
     for name, knob in KNOBS.items():
         texts = [knob.text(config) for config in shown]
-        if any(texts) and name not in hidden:
+        if any(texts) and name not in hidden_knobs(shown[0]):
             yield knob.label, [text or UNKNOWN for text in texts]
 
 
@@ -260,7 +258,7 @@ def accuracy(found: RecommendationRecord) -> Table | None:
     """Each precision's distance from fp32; None if none was measured."""
     rows = tuple(
         (
-            Cell(text=record.precision),
+            Cell(text=f"{record.precision} on {record.inputs} {record.input_source} inputs"),
             Cell(text=f"{output.output}, batch {output.batch_size}"),
             Cell(text="passed" if output.passed else "failed", style="complete" if output.passed else "failed"),
             Cell(text="exact", order=EXACT_DB, style="number")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -17,12 +17,13 @@ from loadgen.reports.tables import comparison as comparison_table
 from loadgen.spec.limits import quantile_name
 from optimizer.config import OptimizeConfig
 from optimizer.reports import tables, text, trial_tables
+from optimizer.reports.card import answer_card
 from optimizer.reports.evidence import RunsRecord
-from optimizer.reports.report import REPORT_FILE
+from optimizer.reports.report import REPORT_FILE, details
 from optimizer.run.recommendation import DIFF_FILE
 from search.answer.comparison import RunComparisonRecord
 from search.answer.explain import Explanation, RateExplanation
-from search.labels import record_text, runtime_text, trial_text
+from search.labels import record_text, trial_text
 from search.records.fleet import FleetRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import shown_directory
@@ -41,7 +42,7 @@ def answer_view(
     certificate = found.winner.certificate
     assert certificate is not None
     sure = found.status == "certified"
-    tone = TONES["met"] if sure else TONES["violated" if found.status == "worse" else "inconclusive"]
+    tone = TONES["met"] if sure else TONES.get(found.status, "yellow")
     parts: list[RenderableType] = [recommendation_view(found), ""] if whole else []
     parts.append(
         Text.assemble(
@@ -59,8 +60,8 @@ def answer_view(
     frontier = None if whole else tables.frontier(found)  # there for --pareto alone
     if frontier is not None:
         parts += [terminal_table(frontier), ""]
-    if found.config_diff is not None and not whole:
-        parts += _changed(found.config_diff, f"{shown_directory(directory)}/{DIFF_FILE}", most=MOST_LINES)
+    if found.config_diff is not None:
+        parts += _changed(found.config_diff, f"{shown_directory(directory)}/{DIFF_FILE}")
     caveat = ("" if sure else found.status_reason) or next(text.caveats(found), None)
     if caveat:
         parts.append(Text(caveat, style="yellow"))
@@ -83,61 +84,38 @@ def _named(name: str, line: str) -> Text:
     return Text.assemble((f"{name:<6} ", "bold"), line, overflow="fold")
 
 
-def _changed(diff: str, place: str, *, most: int | None = None) -> Iterator[RenderableType]:
-    """Yield how many lines of the user's own `config.pbtxt` changed, and the diff; if `most`, few lines alone."""
+def _changed(diff: str, place: str) -> Iterator[RenderableType]:
+    """Yield how many lines of the user's own `config.pbtxt` changed, and the lines if they are few."""
     changed = [line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     what = f"{place}: {len(changed)} lines changed"
     yield _named("Diff", what if changed else "none: your config.pbtxt is the recommendation")
-    styles = {"+": "green", "-": "red", "@": "dim"}
-    for line in diff.splitlines() if most is None else changed if len(changed) <= most else ():
-        yield Text(printable(line, most=len(line)), style=styles.get(line[:1], ""), overflow="fold")
+    for line in changed if len(changed) <= MOST_LINES else ():
+        yield Text(printable(line, most=len(line)), style="green" if line[0] == "+" else "red", overflow="fold")
 
 
 def recommendation_view(found: RecommendationRecord) -> RenderableType:
     """Return all that a run found of its recommendation, without what to type next."""
-    shown = (tables.comparison(found), tables.stages(found), tables.frontier(found), trial_tables.seconds(found))
-    parts: list[RenderableType] = [_headline(found)]
-    for table in shown:
-        if table is not None:
-            parts += [terminal_table(table), ""]
-    if found.config_diff is not None:
-        parts += [*_changed(found.config_diff, f"{DIFF_FILE} in the run's directory, for patch -p1"), ""]
-    seconds = found.seconds
-    lines = {
-        "Time": None if found.time_use is None else found.time_use.summary,
-        "Why": found.reason,
-        "Close": " ".join(_accuracy(found)),
-        "Rows": text.answers_under_load(found),
-        "Spent": f"{seconds.total:.0f} s, of them {seconds.load:.0f} s load and {seconds.loading_models:.0f} s "
-        "loading models",
-        "Advice": found.advice,
-    }
-    parts += [_named(name, line) for name, line in lines.items() if line]
+    tone = "bold yellow" if found.provisional else "bold green"
+    parts: list[RenderableType] = [Text.assemble(f"{found.model.name}: ", (text.headline(found), tone))]
+    parts += map(Text, text.lead(found))
+    parts += [Text(caveat, style="yellow") for caveat in text.caveats(found)]
+    parts += ["", *map(Text, text.remarks(found))]
+    card = answer_card(found)
+    facts = table_of_texts((), [(name, [value]) for name, value in card.facts])
+    parts += _part(card.title, (card.code, card.note), facts)
+    parts += _part("Compared", (), tables.comparison(found))
+    for section in details(found):
+        if section.table is not None:
+            parts += _part(section.title, (section.note,), section.table)
     return Group(*parts)
 
 
-def _accuracy(found: RecommendationRecord) -> Iterator[str]:
-    """Yield how close the winner's precision comes to fp32, if that was measured."""
-    for record in found.accuracy:
-        if not found.winner.config.engine.endswith(f"-{record.precision}") or record.precision == "fp32":
-            continue
-        close = "equal results" if record.least_sqnr_db is None else f"SQNR {record.least_sqnr_db:.0f} dB"
-        subject = f"{record.precision} to fp32 on {record.inputs} {record.input_source} inputs"
-        yield f"{subject}: {close}. Accuracy on your task takes labelled data."
-
-
-def _headline(found: RecommendationRecord) -> Panel:
-    certificate, price = found.winner.certificate, found.cost.price
-    assert certificate is not None
-    head = text.headline(found), "bold yellow" if found.provisional else "bold green"
-    lines = [Text.assemble(head), *map(Text, filter(None, (*text.lead(found), text.share_of_engine(found))))]
-    runtime = runtime_text(found.runtime, found.winner.config.engine.partition("-")[0])
-    deployed = ", which the bundle deploys" if found.workload.shared_memory == "none" else ""
-    lines.append(Text(f"Measured on {runtime}{deployed}.", style="dim"))
-    source = ", ".join(filter(None, (price.describes, price.source, price.as_of)))
-    lines.append(Text(f"Price: {format_dollars(price.usd_per_hour)} an hour ({source}).", style="dim"))
-    lines += [Text(caveat, style="yellow") for caveat in text.caveats(found)]
-    return Panel(Group(*lines), title=Text(found.model.name), title_align="left")
+def _part(title: str, lines: Iterable[str], table: Table | None) -> Iterator[RenderableType]:
+    """Yield the lines and the table under a title; nothing if there are none."""
+    inside: list[RenderableType] = [*map(Text, filter(None, lines))]
+    inside += [] if table is None else [terminal_table(table)]
+    if inside:
+        yield from ("", Text(title, style="bold"), Padding(Group(*inside), (0, 0, 0, 2)))
 
 
 _ROLES = {
@@ -164,11 +142,8 @@ def explanation_view(explanation: Explanation, found: RecommendationRecord | Non
     )
     parts: list[RenderableType] = [] if found is None else [recommendation_view(found), ""]
     parts += [Text.assemble((f"Trial {trial.number}", "bold"), f"{_ROLES[explanation.role]}: {knobs}")]
-    for title, lines, table in sections:
-        answers: list[RenderableType] = [Text(line) for line in lines]
-        answers += [] if table is None else [terminal_table(table)]
-        if answers:
-            parts += ["", Text(title, style="bold"), Padding(Group(*answers), (0, 0, 0, 2))]
+    for section in sections:
+        parts += _part(*section)
     return Group(*parts)
 
 

@@ -168,6 +168,11 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
             return
 
 
+def remarks(found: RecommendationRecord) -> Iterator[str]:
+    """Yield why this configuration, what its rate is of the engine's own, how its answers compare, and advice."""
+    yield from filter(None, (found.reason, share_of_engine(found), answers_under_load(found), found.advice))
+
+
 def answers_under_load(found: RecommendationRecord) -> str | None:
     """Return how answers under load compared with those to lone requests; None without batches, or if not kept."""
     answers = found.winner.answers

@@ -107,8 +107,8 @@ def _one_decimal(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.1f}"
 
 
-def seconds(found: RecommendationRecord) -> Table | None:
-    """Where the wall time of the run went: the stages, and the steps of the preparation; None if not recorded."""
+def seconds(found: RecommendationRecord) -> Table:
+    """Where the wall time of the run went: the stages, with the steps of the preparation, and in all."""
     spent = found.seconds
     rows = []
     for stage in spent.stages:
@@ -116,7 +116,9 @@ def seconds(found: RecommendationRecord) -> Table | None:
         rows.append((Cell(text=STAGES.get(stage.stage, stage.stage), style="main"), *map(_seconds, parts)))
         if stage.stage == "prepare":
             rows += [_step_row(step) for step in spent.preparation]
-    return Table(headings=("seconds of", "all", "load", "loading", "else"), rows=tuple(rows)) if rows else None
+    whole = (spent.total, spent.load, spent.loading_models, spent.other)
+    rows.append((Cell(text="in all", style="main"), *map(_seconds, whole)))
+    return Table(headings=("seconds of", "all", "load", "loading", "else"), rows=tuple(rows))
 
 
 STAGES = {

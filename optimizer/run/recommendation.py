@@ -37,7 +37,6 @@ from search.records.recommendation import (
     RuntimeRecord,
     SecondsRecord,
     TimeUseRecord,
-    WithdrawnRecord,
 )
 from search.records.run_files import RECOMMENDATION_FILE, read_trials, recommendation_if_any
 from search.simulator.surrogate import engine_alone_per_s
@@ -84,7 +83,6 @@ def recommendation_record(
         tritune_version=version("tritune"),
         created_at=_now(),
         status=conclusion.status,
-        exit_code=CODES[conclusion.status],
         status_reason=conclusion.reason,
         advice=conclusion.advice,
         model=prepared.record,
@@ -164,15 +162,13 @@ def outcome_of(directory: Path, failure: UserError) -> AnyRecommendation:
     before, withdrawn = None, None
     with suppress(UserError):  # what cannot be read decides nothing
         before = recommendation_if_any(directory)
-        withdrawn = withdrawn_by(before, read_confirmations(directory), read_trials(directory))
-    certificate = None if before is None else before.winner.certificate
-    if before is not None and certificate is not None and withdrawn is None and failure.status == "violated":
-        reason = "no configuration meets the SLO any more"
-        withdrawn = WithdrawnRecord(trial=before.winner.number, rate_per_s=certificate.rate_per_s, reason=reason)
+        evidence = read_confirmations(directory), read_trials(directory)
+        withdrawn = withdrawn_by(before, *evidence, failure.status)
     if withdrawn is not None:
         met = f"{format_rate(withdrawn.rate_per_s)} requests/s had been met and is withdrawn: {withdrawn.reason}."
         reason = nothing.status_reason if met in nothing.status_reason else f"{nothing.status_reason} {met}"
         return nothing.changed(status_reason=reason, withdrawn=withdrawn)
+    certificate = None if before is None else before.winner.certificate
     if before is None or certificate is None:
         return nothing
     its = {name: getattr(nothing, name) for name in ("status", "exit_code", "status_reason", "advice")}

@@ -1,15 +1,16 @@
-"""From finished trials to the recommendation: gain, cost, alternatives and reason."""
+"""From finished trials to the recommendation: gain, cost, alternatives, reason, and the frontier of load runs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from loadgen.exit_codes import Status
 from loadgen.records.formats import format_rate
 from search.cost.cost import PriceRecord, cost_per_million_inferences_usd, replicas
 from search.labels import knobs_text
 from search.records.confirmations import ConfirmationRecord, violated_since
-from search.records.recommendation import CostRecord, RecommendationRecord, WithdrawnRecord
+from search.records.recommendation import CostRecord, FrontierRecord, RecommendationRecord, WithdrawnRecord
 from search.records.trial import TrialRecord
 from search.trials.objective import COST, Objective, energy_kwh_of
 from search.trials.trial import Trial
@@ -28,19 +29,24 @@ def gain_over(winner: Trial, baseline: Trial | None) -> float | None:
 
 
 def withdrawn_by(
-    found: RecommendationRecord | None, attempts: Sequence[ConfirmationRecord], trials: Sequence[TrialRecord]
+    found: RecommendationRecord | None,
+    attempts: Sequence[ConfirmationRecord],
+    trials: Sequence[TrialRecord],
+    status: Status,
 ) -> WithdrawnRecord | None:
     """Return the rate that was met and later violated: that of an earlier recommendation, or else the highest.
 
-    None if nothing contradicts it. A configuration whose batches mix rows is withdrawn, too.
+    None if nothing contradicts it. A configuration whose batches mix rows is withdrawn, too, and a recommendation
+    if the run's `status` is now that no configuration meets the SLO.
     """
+    any_more = "no configuration meets the SLO any more" if found is not None and status == "violated" else None
     met = [(one.rate_per_s, one.trial) for one in attempts if one.met]
     if found is not None and found.winner.certificate is not None:
         met = [(found.winner.certificate.rate_per_s, found.winner.number)]
     failed = {trial.number: trial.reason.splitlines()[0] for trial in trials if trial.state == "failed"}
     for rate_per_s, number in sorted(met, reverse=True):
         seen = violated_since(attempts, number, rate_per_s)
-        late = None if seen is None else f"{seen.late} at {format_rate(seen.rate_per_s)}/s in a later run"
+        late = any_more if seen is None else f"{seen.late} at {format_rate(seen.rate_per_s)}/s in a later run"
         why = failed.get(number, late)
         if why is not None:
             return WithdrawnRecord(trial=number, rate_per_s=rate_per_s, reason=why)
@@ -115,3 +121,47 @@ def reason_for(winner: Trial, trials: Sequence[Trial], objective: Objective = CO
         better = f"Trial {runner_up.number} was predicted to be {100 * (ratio - 1):.0f} % better"
         return f"{text} {better}; this one was confirmed."
     return f"{text} The next best, trial {runner_up.number}, is predicted {100 * (1 - ratio):.0f} % behind."
+
+
+SIMILAR_RATES = 1.1
+"""Latencies are compared if their rates differ by at most 10 %: at higher rates requests wait longer."""
+
+
+def similar_rates(one_per_s: float, other_per_s: float) -> bool:
+    """True if latencies at these rates can be compared."""
+    return max(one_per_s, other_per_s) <= SIMILAR_RATES * min(one_per_s, other_per_s)
+
+
+def unbeaten(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the (rate, latency) pairs that no other beats in both, by rising rate."""
+    best: list[tuple[float, float]] = []
+    for rate, latency in sorted(points, key=lambda point: (point[1], -point[0])):
+        if not best or rate > best[-1][0]:
+            best.append((rate, latency))
+    return best
+
+
+def frontier_of(trials: Sequence[TrialRecord]) -> tuple[FrontierRecord, ...]:
+    """Return the Pareto frontier of all trusted load runs that met the SLO, also certified ones, by rising rate.
+
+    If a rate and its latency occur twice, the certified run is kept.
+    """
+    points = sorted(_points(trials), key=lambda point: point.certified)
+    by_pair = {(point.rate_per_s, point.latency_ms): point for point in points}
+    return tuple(by_pair[pair] for pair in unbeaten(by_pair))
+
+
+def _points(trials: Sequence[TrialRecord]) -> Iterator[FrontierRecord]:
+    for trial in trials:
+        runs = [(run.rate_per_s, run.latency_ms, False) for run in trial.load_runs if run.met and run.trusted]
+        if trial.certificate is not None:
+            runs.append((trial.certificate.rate_per_s, trial.certificate.first.latency_ms, True))
+        for rate_per_s, latency_ms, certified in runs:
+            if latency_ms is not None and trial.state in ("complete", "pruned"):
+                yield FrontierRecord(
+                    trial=trial.number,
+                    config=trial.config,
+                    rate_per_s=rate_per_s,
+                    latency_ms=latency_ms,
+                    certified=certified,
+                )

@@ -10,6 +10,7 @@ from pydantic import Field
 from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
+from loadgen.records.record import FiguresRecord
 from search.record import Rate, Record
 from search.records.certificate import CertificateRecord
 
@@ -150,32 +151,15 @@ STAGES = ("client and network", "queue", "input", "inference", "output", "respon
 server."""
 
 
-class MeasurementRecord(Record):
-    """One load run. Latency counts from the scheduled send time; null is unknown, never zero."""
+class MeasurementRecord(FiguresRecord, Record):
+    """One load run. null is unknown, never zero. The `problems` of a certified trial are too long at most."""
 
     rate_per_s: Rate = Field(description="The planned request rate.")
-    achieved_rate_per_s: float
-    requests: int = Field(ge=0)
-    failures: int = Field(ge=0)
-    lost_answers: int = Field(
-        default=0, ge=0, description="Failures that the server counts as answered: its HTTP front end lost them."
+    lost_answers: Count = Field(
+        default=0, description="Failures that the server counts as answered: its HTTP front end lost them."
     )
-    latency_p50_ms: float | None
-    latency_p90_ms: float | None
-    latency_p95_ms: float | None
-    latency_p99_ms: float | None
-    latency_p999_ms: float | None
-    latency_mean_ms: float | None
-    latency_max_ms: float | None
-    send_lag_p99_ms: float | None
     server: ServerTimingsRecord | None
-    network_and_client_ms: float | None = Field(
-        description="Mean client latency minus Triton's own time for the request."
-    )
     gpu: GpuRecord | None = Field(default=None, description="null without a GPU, or if it cannot be read.")
-    problems: tuple[str, ...] = Field(
-        description="Reasons not to trust these figures; of a certified trial they are too long at most."
-    )
 
     @property
     def stages_ms(self) -> dict[str, float | None]:
@@ -186,17 +170,6 @@ class MeasurementRecord(Record):
             server.response_ms,
         )  # fmt: skip
         return dict(zip(STAGES, (self.network_and_client_ms, *values), strict=True))
-
-    @property
-    def latencies_ms(self) -> dict[float, float | None]:
-        """The latency at each recorded quantile; None if it is not known."""
-        return {
-            0.5: self.latency_p50_ms,
-            0.9: self.latency_p90_ms,
-            0.95: self.latency_p95_ms,
-            0.99: self.latency_p99_ms,
-            0.999: self.latency_p999_ms,
-        }
 
     def latency_at_ms(self, quantile: float) -> float | None:
         """Return the latency at one of the recorded quantiles; None for another one, or if it is not known."""

@@ -32,7 +32,7 @@ from optimizer.reports.evidence import read_evidence
 from optimizer.reports.report import report_of
 from optimizer.reports.terminal import answer_view, fleet_view, recommendation_view
 from optimizer.reports.trial_tables import reason_of
-from search.answer.analysis import frontier_of
+from search.answer.recommend import frontier_of
 from search.certification.certify import Caveat
 from search.records.certificate import SlowPhasesRecord
 from search.records.recommendation import (

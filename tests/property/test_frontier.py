@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recommendations import certificate, trial
 
-from search.answer.analysis import frontier_of, unbeaten
+from search.answer.recommend import frontier_of, unbeaten
 from search.records.trial import LoadRunRecord
 
 figures = st.floats(0.1, 1e6)

@@ -93,7 +93,7 @@ def test_every_plot_is_drawn(report: Page) -> None:
         "Object.fromEntries([...document.querySelectorAll('[data-plot]')].map(place => [place.dataset.plot,"
         " place.querySelectorAll('svg [aria-label] :is(path, rect, circle)').length]))"
     )
-    assert set(marks) == {"rates", "configurations", "replicas", "stages", "certainty"}
+    assert set(marks) == {"rates", "configurations", "replicas", "stages"}
     assert all(count >= 4 for count in marks.values()), marks
     labels = "[...document.querySelectorAll('[data-plot=rates] [aria-label=\"y-axis tick label\"] text')]"
     assert report.value(f"{labels}.map(text => text.textContent)") == ["10", "20", "50", "100", "200", "500"]

@@ -101,14 +101,13 @@ const DECISIONS = [
 const SLOW = 1 / 1.2; // of the usual speed: a slow phase, as in search/simulator/replay.py
 
 const draw = {
-  certainty({ runs, speeds, silences, certified, timed }, width) {
+  certainty({ runs, speeds, silences, certified }, width) {
     const ends = (d) => d.from + d.s;
     const believed = runs.filter((d) => d.role === "recommended" && d.low);
     const rates = [...[...runs, ...certified].map((d) => d.rate), ...believed.flatMap((d) => [d.low, d.high])];
     const log = d3.max(rates) > 4 * d3.min(rates);
     const y = log ? logDomain(rates) : domain(rates);
-    const label = !timed ? "seconds of load, trials before confirmations →"
-      : `${silences.length ? "seconds, cut at the dotted lines" : "seconds from the first load run on"} →`;
+    const label = `${silences.length ? "seconds, cut at the dotted lines" : "seconds from the first load run on"} →`;
     const x = { label, domain: [0, d3.max([...runs, ...speeds], ends)], ticks: xTicks(width) };
     const band = d3.sort(believed, (d) => d.from);
     if (band.length) band.push({ ...band.at(-1), from: x.domain[1] });

@@ -238,7 +238,7 @@ def nothing(tmp_path: Path) -> Evidence:
 
 
 def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> None:
-    part = next(part for part in report_of(nothing).sections if part.plot and part.plot[0] == "certainty")
+    part = next(part for part in report_of(nothing).sections if part.title == "What every load run decided")
     rows = [row for row in texts(part.table) if row[1].startswith("confirm")]
     seen = ("159 of 15,201", "overloaded, 9,000 of 15,201", CHANGED, "not trusted: requests left late")
     assert [words in row[4] for words, row in zip(seen, rows, strict=True)] == [True] * len(seen)
@@ -279,10 +279,12 @@ def test_every_load_run_is_drawn_with_what_it_decided_when_it_was_sent(tmp_path:
     assert drawn["certified"][0]["rate"] == 1000.0
 
 
-def test_load_runs_of_earlier_versions_are_drawn_one_after_the_other(tmp_path: Path) -> None:
+def test_load_runs_of_earlier_versions_are_in_the_table_alone(tmp_path: Path) -> None:
     drawn = certainty(tmp_path / "run", [LOAD_RUN, LOAD_RUN.changed(began_unix_s=1000.0)], confirmation(trial=1))
-    assert [run["from"] for run in drawn["runs"]] == [0.0, 3.0, 6.0]
-    assert (drawn["timed"], drawn["speeds"]) == (False, [])
+    assert [run["from"] for run in drawn["runs"]] == [0.0]
+    sections = report_of(read_evidence(tmp_path / "run")).sections
+    part = next(part for part in sections if part.title == "How the rate was found")
+    assert len(texts(part.table)) == 3
 
 
 def test_a_change_is_said_in_the_same_words_everywhere() -> None:

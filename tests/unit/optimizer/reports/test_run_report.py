@@ -27,7 +27,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.report import html_page, report_of
 from optimizer.run_file import save_config
-from search.answer.analysis import frontier_of
+from search.answer.recommend import frontier_of
 from search.records.recommendation import ModelRecord, TimeUseRecord
 from search.records.slo import Slo
 from search.records.trial import GpuRecord, LoadRunRecord, TrialRecord
@@ -255,7 +255,7 @@ def test_accuracy_and_gpus_are_shown_where_they_were_measured(tmp_path: Path) ->
     evidence = read_evidence(run_dir(tmp_path / "run", found))
     assert 'data-order="1000.0" data-label="SQNR dB"><span>exact</span></td>' in html_page(evidence)
     text = markdown(evidence)
-    assert "| fp16 | y, batch 1 | passed | 41.5 | 0.999990 | 99.50 % |" in text
+    assert "inputs | y, batch 1 | passed | 41.5 | 0.999990 | 99.50 % |" in text
     assert "| GPUs meanwhile | 75 % busy, 151 W, 2.0 GiB | - |" in text
 
 
