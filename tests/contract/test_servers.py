@@ -156,7 +156,6 @@ def test_one_model_replaces_the_other(server: Any, tmp_path: Path) -> None:
     first, second = cnn_engine(tmp_path), token_engine(tmp_path)
     server.load(ServingConfig(engine=first, max_batch_size=4))
     server.load(ServingConfig(engine=second, max_batch_size=4))
-    assert server.loaded is not None
     assert server.loaded.engine == second
     assert is_model_ready(server.endpoint, "tokens")
     assert not is_model_ready(server.endpoint, "cnn")

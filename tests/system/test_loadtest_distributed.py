@@ -47,7 +47,6 @@ def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
     record = LoadTestRecord.model_validate_json(out)
     assert record.outcome == "untrustworthy"
     assert "was lost" in " ".join(record.reasons)
-    assert record.measurement is not None
     assert record.measurement.requests > 250  # all of the other worker's, and what the lost one had reported
     assert record.load.machines == 2
 

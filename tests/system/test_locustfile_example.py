@@ -81,7 +81,6 @@ def test_plug_ins_and_csv_files_see_every_request_once(
     processes: int, last: int, end: str, tmp_path: Path
 ) -> None:
     usage = re.search(r"locust -f (\S+) (.*) --host", EXAMPLE.read_text())
-    assert usage is not None
     assert EXAMPLE.match(usage.group(1))
     plugin = tmp_path / "plugin.py"
     plugin.write_text(PLUGIN.format(last=last, end=end or "pass"))
@@ -98,7 +97,6 @@ def test_plug_ins_and_csv_files_see_every_request_once(
         assert expected == sum(planned(400 / processes, 3.0, seed) for seed in range(processes))
     assert sum(map(int, re.findall(r"^heard (\d+)", done.stdout, re.MULTILINE))) == expected
     printed = re.search(r"^\[\n.*?^\]$", done.stdout, re.MULTILINE | re.DOTALL)  # a worker prints an empty list
-    assert printed is not None
     (entry,) = json.loads(printed[0])
     expected -= end == QUIT  # which ends the event that it is called in, before Locust's statistics have it
     assert (entry["num_requests"], entry["num_failures"]) == (expected, 0)

@@ -200,7 +200,6 @@ def test_finds_a_configuration_and_writes_every_file(
         return
     assert found.status in {"worse", "untrustworthy"}, err  # no machine is as fast as the baseline
     assert out == found.model_dump_json(indent=2) + "\n" == text
-    assert found.winner.certificate is not None
     assert found.winner.certificate.first.latency_high_ms <= 100
     assert found.cost.replicas * found.winner.certificate.rate_per_s >= 500
     assert found.cost.total_usd_per_hour == pytest.approx(2 * found.cost.replicas)
@@ -211,7 +210,6 @@ def test_finds_a_configuration_and_writes_every_file(
         assert (run_dir / "bundle" / "README.md").is_file()
     assert found.served.replica_start_s > 0
     assert found.served.memory_bytes > 20e6
-    assert found.winner.answers is not None
     assert not found.winner.answers.mixed
     assert found.winner.answers.compared or found.winner.answers.unseen
 

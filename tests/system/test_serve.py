@@ -34,7 +34,6 @@ def test_serves_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     data.write_text("{}")
     process = subprocess.Popen([OPTIMIZE, "serve", str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert f"--input-data {data}" in process.stdout.readline()
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)", line).group(1))
@@ -68,7 +67,6 @@ def test_inputs_that_were_not_copied_are_named_where_they_were(tmp_path: Path) -
     save_config(OptimizeConfig(model=Path("m.onnx"), limits=limits, output=run, input_data=data), run)
     process = subprocess.Popen([OPTIMIZE, "serve", str(run)], stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         process.stdout.readline()
         assert f"--input-data '{data}'" in process.stdout.readline()
     finally:
@@ -83,7 +81,6 @@ def serving(folder: Path, *options: str) -> Iterator[str]:
     command = [OPTIMIZE, "serve", str(folder), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         yield re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline()).group(0)
     finally:
         process.send_signal(signal.SIGINT)

@@ -108,7 +108,6 @@ def test_an_error_is_written_where_a_result_was_asked_for(
     error = json.loads(out)["error"]
     assert json.loads(record.read_text())["error"] == error
     case = ET.parse(junit).find("testsuite[@errors='1']/testcase/error")  # noqa: S314 - our own file
-    assert case is not None
     assert [case.get("message"), case.text] == [error["what"], error["fix"]]
     assert error["exit_code"] == code
     assert error["what"] in err

@@ -61,9 +61,7 @@ class Run:
 
     def assert_certified_twice(self, *, confidence: float, at_least: float) -> None:
         """Assert a certificate on two servers, between this share of the true capacity and the capacity."""
-        assert self.certified is not None
         winner = self.certified.winner
-        assert winner.certificate is not None
         assert (winner.certificate.servers, winner.certificate.confidence) == (2, confidence)
         truth = true_rate(winner.served, self.service_s, limit_ms=self.limit_ms, noise=self.bench.noise)
         assert at_least * truth < winner.certificate.rate_per_s < truth

@@ -77,7 +77,6 @@ def test_a_server_that_is_slower_when_idle_has_a_capacity(start_per_s: float | N
     limits = (LatencyLimit(limit_ms=5),)
     estimate = find_capacity(sleepy, limits=limits, budget_s=60, seed=1, start_rate_per_s=start_per_s)
     assert estimate.outcome == "found"
-    assert estimate.rate_per_s is not None
     assert 1500 < estimate.rate_per_s < 2500
 
 

@@ -269,7 +269,6 @@ def test_what_was_recommended_before_stands_until_a_later_run_violates_its_rate(
         return
     assert not stands
     assert (tmp_path / "bundle.withdrawn" / "file").is_file()
-    assert found.withdrawn is not None
     assert (found.withdrawn.trial, found.withdrawn.rate_per_s) == (3, 1000.0)
     assert found.withdrawn.reason in found.status_reason
     assert len(read_confirmations(tmp_path)) == 1 + len(since), "that it was met once stays on record"

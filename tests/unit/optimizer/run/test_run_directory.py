@@ -25,7 +25,6 @@ def test_a_living_owner_is_named_and_a_dead_one_is_not_waited_for(tmp_path: Path
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as owner:
-        assert owner.stdout is not None
         assert owner.stdout.readline() == "mine\n"
         with (
             pytest.raises(BadInput, match=rf"Another run is using .*\(process {owner.pid}\)") as caught,

@@ -178,7 +178,6 @@ def test_profiles_in_which_nothing_meets_the_limit_do_not_outweigh_a_trial_that_
             return super()._loop(config, users, duration_s, 40 * noise, pauses_s)
 
     _, certified, _ = search_on(Cold(), space, tmp_path, budget_s=150.0)
-    assert certified is not None
     assert certified.winner.certificate.rate_per_s > 0.5 * true_best
 
 
@@ -218,7 +217,6 @@ def test_an_engine_that_does_not_work_is_dropped_and_its_rivals_go_on(space: Sea
     bench = SimulatedBench(faults=lambda config: "no CUDA" if config.engine.backend == "tensorrt" else None)
     store, certified, _ = search_on(bench, rivals, tmp_path)
     assert sum(trial.served.engine.backend == "tensorrt" for trial in store.trials) == 2
-    assert certified is not None
     assert certified.winner.served.engine.backend == "onnxruntime"
 
 
@@ -226,7 +224,6 @@ def test_stopping_certifies_the_best_so_far(space: SearchSpace, tmp_path: Path) 
     bench = SimulatedBench()
     store, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) > 4)
     assert len(store.trials) <= 5
-    assert certified is not None
     assert certified.winner.certificate.servers == 1
     assert certified.winner.certificate.caveat == Caveat.STOPPED
 
@@ -282,7 +279,6 @@ def test_a_bench_that_dies_while_certifying_costs_the_trial_not_the_run(
 ) -> None:
     store, observed = after_the_search(SimulatedBench(), space, tmp_path)
     best = store.best()
-    assert best is not None
 
     class Dying(SimulatedBench):
         def measure(self, *arguments: Any, **options: Any) -> Probe:

@@ -130,8 +130,6 @@ def test_a_trial_ends_at_a_rate_that_front_end_and_client_carry_though_far_more_
     predicted_per_s = rate_at_limit(server(), (LIMIT,), unit_arrivals(1))
     guess = Predicted(knobs=knobs_of(config), rate_per_s=predicted_per_s, sd=0.1, simulated_per_s=predicted_per_s)
     trial = run_predicted_trial(runner, server(), config, 0, guess.rate_per_s)
-    assert trial is not None
-    assert trial.rate_at_limit_per_s is not None
     assert 0.5 * front_per_s < trial.rate_at_limit_per_s < 1.1 * front_per_s
 
 
@@ -144,8 +142,6 @@ def test_the_first_run_is_no_higher_than_what_closed_loops_got_through(tmp_path:
     config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
     guess = Predicted(knobs=knobs_of(config), rate_per_s=900.0, sd=0.1, simulated_per_s=900.0)
     trial = run_predicted_trial(runner, replace(server(), let_through_per_s=220.0), config, 0, guess.rate_per_s)
-    assert trial is not None
-    assert trial.rate_at_limit_per_s is not None
     assert trial.load_runs[0].rate_per_s == pytest.approx(220.0)
     assert 150.0 < trial.rate_at_limit_per_s < 220.0
 
@@ -160,7 +156,6 @@ def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_ar
     config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
     guess = Predicted(knobs=knobs_of(config), rate_per_s=20.0, sd=0.1, simulated_per_s=20.0)
     trial = run_predicted_trial(runner, server(), config, 0, guess.rate_per_s)
-    assert trial is not None
     assert trial.state == "complete"
     seeds = [run.seed for run in trial.load_runs]
     assert len(seeds) == trial.probes > 2
@@ -182,5 +177,4 @@ def test_no_replay_puts_a_capacity_far_above_a_rate_that_missed_the_limit(tmp_pa
     runner = TrialRunner(store=store, bench=bench, slo=Slo(limits=(LIMIT,)), budget=budget, seed=1)
     config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
     trial = run_predicted_trial(runner, server(), config, 0, 300.0)
-    assert trial is not None
     assert (trial.rate_at_limit_per_s or 0.0) < trial.load_runs[0].rate_per_s
