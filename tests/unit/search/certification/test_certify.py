@@ -1,5 +1,6 @@
 """Which trials are confirmed, in which order, at which rates and in which time, and what the answer is then."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,16 @@ from recommendations import measurement
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import Arrivals
+from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import ServingConfig
 from search.certification.certifier import WHEN_STOPPED_S
 from search.certification.certify import Caveat
 from search.certification.plans import MIN_RUN_S
-from search.records.confirmations import read_confirmations
+from search.records.confirmations import read_confirmations, violated_since
 from search.records.run_files import read_trials
 from search.records.trial import GpuRecord, MeasurementRecord
 from search.trials import events
+from search.trials.bench import BenchFailed
 from search.trials.objective import Objective
 from search.workload import Workload
 
@@ -146,6 +149,7 @@ def test_a_machine_that_became_three_times_slower_still_gets_a_certificate(tmp_p
     given = bench(service_s=slower(b16=2.5))
     found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=120.0)
     found.assert_confirmed_twice()
+    assert found.certificate.rate_per_s < 16 / (2.5 * EXECUTION_S)
     assert sum(not line.met for line in read_confirmations(tmp_path)) <= 3
     found.assert_within_budget()
 
@@ -217,8 +221,42 @@ def test_if_the_restarted_server_fails_the_first_run_stands_with_a_caveat(tmp_pa
     assert "its log" not in found.notes[0].text
 
 
-def test_a_candidate_whose_server_fails_gives_way_to_the_next(tmp_path: Path) -> None:
-    given = bench(faults=lambda config: "no backend" if config.max_batch_size == 16 else None)
+@pytest.mark.parametrize("slow_s", [math.inf, 55.0])
+def test_a_server_that_is_slow_from_its_restart_on_leaves_the_first_run_with_a_caveat(
+    slow_s: float, tmp_path: Path
+) -> None:
+    given, began_s = bench(), list[float]()
+
+    def service_s(config: ServingConfig, size: int) -> float:
+        if given.restarts and not began_s:
+            began_s.append(given.spent.load_s)
+        return EXECUTION_S * (8.0 if began_s and given.spent.load_s - began_s[0] < slow_s else 1.0)
+
+    given.service_s = service_s
+    found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=100.0)
+    assert found.certificate.caveat is not None
+    assert found.certificate.rate_per_s >= 0.5 * PER_S[16]
+    attempts = read_confirmations(tmp_path)
+    assert any(one.again and one.answer == "violated" for one in attempts)
+    assert violated_since(attempts, 1, found.certificate.rate_per_s) is None
+
+
+class DiesUnderLoad(NotedBench):
+    def measure(self, *given: Any, **named: Any) -> Probe:
+        if self.loaded[-1].max_batch_size == 16:
+            raise BenchFailed("it died")
+        return super().measure(*given, **named)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        bench(faults=lambda config: "no backend" if config.max_batch_size == 16 else None),
+        DiesUnderLoad(service_s=bench().service_s),
+    ],
+    ids=["as it loads", "under load"],
+)
+def test_a_candidate_whose_server_fails_gives_way_to_the_next(given: NotedBench, tmp_path: Path) -> None:
     found = ended(tmp_path, given, tried(tmp_path, 16, 1), tried(tmp_path, 12, 2), total_s=60.0)
     assert found.winner.number == 2
     found.assert_confirmed_twice()
