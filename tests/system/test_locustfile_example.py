@@ -172,10 +172,12 @@ def test_the_start_form_has_the_rate_and_no_users_and_the_test_ends_with_its_sch
         wait_until(lambda: ui.requests() == 100 and ui.has_stopped())  # 50/s, as in the file
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before-ours", "after-ours"])
-@pytest.mark.parametrize("group", ["", ".add_argument_group('mine')", ".add_mutually_exclusive_group()"])
+@pytest.mark.parametrize(
+    ("group", "before"),
+    [("", True), ("", False), (".add_argument_group('mine')", True), (".add_mutually_exclusive_group()", False)],
+)
 def test_options_of_the_locustfile_with_names_of_ours_are_refused_in_two_lines(
-    before: bool, group: str, tmp_path: Path
+    group: str, before: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "locustfile.py"
     parts = [OWN_OPTION.replace("GROUP", f"parser{group}"), "from loadgen.triton_user import TritonHttpUser"]

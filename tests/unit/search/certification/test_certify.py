@@ -1,6 +1,5 @@
 """Which trials are confirmed, in which order, at which rates and in which time, and what the answer is then."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from model_repo.spec import ServingConfig
 from search.certification.certifier import WHEN_STOPPED_S
 from search.certification.certify import Caveat
 from search.certification.plans import MIN_RUN_S
-from search.records.confirmations import read_confirmations, violated_since
+from search.records.confirmations import read_confirmations
 from search.records.run_files import read_trials
 from search.records.trial import GpuRecord, MeasurementRecord
 from search.trials import events
@@ -219,26 +218,6 @@ def test_if_the_restarted_server_fails_the_first_run_stands_with_a_caveat(tmp_pa
     assert (found.certificate.servers, found.certificate.caveat) == (1, Caveat.SERVER_FAILED)
     assert found.codes == [("certification_failed", 1)]
     assert "its log" not in found.notes[0].text
-
-
-@pytest.mark.parametrize("slow_s", [math.inf, 55.0])
-def test_a_server_that_is_slow_from_its_restart_on_leaves_the_first_run_with_a_caveat(
-    slow_s: float, tmp_path: Path
-) -> None:
-    given, began_s = bench(), list[float]()
-
-    def service_s(config: ServingConfig, size: int) -> float:
-        if given.restarts and not began_s:
-            began_s.append(given.spent.load_s)
-        return EXECUTION_S * (8.0 if began_s and given.spent.load_s - began_s[0] < slow_s else 1.0)
-
-    given.service_s = service_s
-    found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=100.0)
-    assert found.certificate.caveat is not None
-    assert found.certificate.rate_per_s >= 0.5 * PER_S[16]
-    attempts = read_confirmations(tmp_path)
-    assert any(one.again and one.answer == "violated" for one in attempts)
-    assert violated_since(attempts, 1, found.certificate.rate_per_s) is None
 
 
 class DiesUnderLoad(NotedBench):

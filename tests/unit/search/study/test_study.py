@@ -12,6 +12,7 @@ from virtual_search import SLO, search_on, true_capacity
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.certification.certify import Caveat, CertifiedResult
+from search.records.confirmations import read_confirmations, violated_since
 from search.records.slo import Slo
 from search.simulator.service_times import ClosedLoop
 from search.space import SearchSpace, default_config
@@ -60,6 +61,18 @@ def test_the_default_is_tried_first_and_certified_beside_the_winner(found: Found
 def test_the_winner_is_confirmed_again_on_a_restarted_server(found: Found) -> None:
     assert found.bench.restarts >= 1
     assert found.certified.winner.certificate.servers == 2
+
+
+def test_a_server_that_is_slower_after_its_restart_leaves_a_caveat(space: SearchSpace, tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    bench.service_s = lambda config, size: default_service_s(config, size) * (50.0 if bench.restarts else 1.0)
+    _, certified, _ = search_on(bench, space, tmp_path, budget_s=150.0)
+    certificate = certified.winner.certificate
+    assert certificate.servers == 1
+    assert certificate.caveat is not None
+    attempts = read_confirmations(tmp_path)
+    assert any(one.again and one.answer == "violated" for one in attempts)
+    assert violated_since(attempts, certified.winner.number, certificate.rate_per_s) is None
 
 
 def test_verified_trials_take_a_run_or_two_near_the_rate_at_the_limit(found: Found) -> None:
