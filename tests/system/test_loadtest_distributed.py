@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
@@ -117,17 +116,3 @@ def test_headers_do_not_travel_so_a_worker_without_them_refuses() -> None:
     assert done.returncode == 2
     assert "--header-env" in done.stderr
     assert "s3cret" not in done.stderr
-
-
-def test_a_port_in_use_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = subprocess.run(
-            master("http://127.0.0.1:9", port, "--rate", "1"),
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert str(port) in done.stderr

@@ -58,11 +58,6 @@ def test_a_fifo_or_a_device_is_neither_waited_for_nor_replaced(
     assert (tmp_path / "fifo").is_fifo()
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("tritune ")
-
-
 def test_a_load_process_that_dies_is_the_clients_failure_and_a_bug_is_ours(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,37 +1,29 @@
 """Every exit code of `optimize` is reached, and `recommendation.json` says the same, with a reason."""
 
 import json
-import os
-import signal
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from onnx_models import small_cnn
 from recommendations import certificate, recommendation, run_dir, trial
 from simulated_bench import SimulatedBench
+from simulated_optimize import exit_code_of, interrupted_after, on_simulated
 
 from deploy.plan import BundleOptions
-from loadgen.command.app import run_app
 from loadgen.errors import BadInput, EnvironmentFailed, UserError
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
-from model_repo.spec import ServingConfig
 from optimizer.call_options import CallOptions
 from optimizer.cli import run_command
 from optimizer.command import session
 from optimizer.command.fleet import plan_fleet
 from optimizer.config import OptimizeConfig
-from optimizer.machine.stalls import SchedulingStalls
 from optimizer.reports.report import markdown_report
 from optimizer.run.bundle import bundle_run
-from optimizer.run.pipeline import optimize
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import locked
 from search.find_best import NothingFound
@@ -69,28 +61,8 @@ def ended(
     """Return the exit code of a run on a simulated server, and what is in its `recommendation.json`."""
     call = {name: changes.pop(name) for name in CALL if name in changes}
     config = replace(config_of(folder), **changes)
-    served = bench or SimulatedBench()
-
-    def bench_for(config: Any, prepared: Any, workload: Any) -> nullcontext[Any]:
-        served.limit_ms, served.workload = config.limits[0].limit_ms, workload
-        return nullcontext(served)
-
-    def clock() -> float:
-        return served.spent.load_s + served.spent.loading_s
-
-    def measure_machine(seconds: float) -> SchedulingStalls:
-        return SchedulingStalls(seconds=seconds, delays_ms=((stalls_ms,),))
-
-    app = typer.Typer()
-
-    @app.command()
-    def command() -> None:
-        carried_out = search or partial(
-            optimize, bench_for=bench_for, clock=clock, measure_machine=measure_machine
-        )
-        raise typer.Exit(session.run(config, [], CallOptions(json=True, **call), search=carried_out))
-
-    code = run_app(app, [], name="optimize", when_stopped="Go on.")
+    searched = search or on_simulated(bench or SimulatedBench(), stalls_ms)
+    code = exit_code_of(config, CallOptions(json=True, **call), searched)
     outcome = read_outcome(config.output)
     assert outcome.exit_code == code
     return code, outcome
@@ -184,20 +156,9 @@ def test_1_a_bug(tmp_path: Path) -> None:
     assert "by zero" in outcome.status_reason
 
 
-def interrupting_after(loadings: int) -> SimulatedBench:
-    """Return a bench during whose loading of a configuration the user presses Ctrl-C."""
-
-    def faults(config: ServingConfig) -> None:
-        if len(bench.loaded) == loadings:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    bench = SimulatedBench(faults=faults)
-    return bench
-
-
 @pytest.mark.parametrize("loadings", [0, 3])
 def test_130_an_interrupt_whatever_was_found_until_then(tmp_path: Path, loadings: int) -> None:
-    code, outcome = ended(tmp_path, interrupting_after(loadings))
+    code, outcome = ended(tmp_path, interrupted_after(loadings))
     assert (code, outcome.status) == (130, "interrupted")
     assert outcome.status_reason.startswith("Interrupted")
     assert "--resume" in outcome.advice
@@ -268,7 +229,7 @@ def test_what_was_recommended_before_stands_until_a_later_run_violates_its_rate(
 
 
 def test_a_resumed_run_that_finds_nothing_ends_with_what_was_met_before(tmp_path: Path) -> None:
-    assert ended(tmp_path, interrupting_after(12))[0] == 130
+    assert ended(tmp_path, interrupted_after(12))[0] == 130
     before = read_recommendation(tmp_path / "run")
     code, outcome = ended(
         tmp_path, SimulatedBench(late=lambda config: True), resume=tmp_path / "run", time_budget_s=30.0

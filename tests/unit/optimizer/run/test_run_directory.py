@@ -37,12 +37,6 @@ def test_a_living_owner_is_named_and_a_dead_one_is_not_waited_for(tmp_path: Path
         assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
 
 
-def test_the_directory_is_free_again_after_the_run(tmp_path: Path) -> None:
-    for _ in range(2):
-        with locked(tmp_path):
-            pass
-
-
 @pytest.mark.parametrize(("of_model", "of_folder"), [(0o600, 0o700), (0o644, 0o755)])
 def test_the_run_of_a_private_model_is_private(tmp_path: Path, of_model: int, of_folder: int) -> None:
     model = tmp_path / "m.onnx"
