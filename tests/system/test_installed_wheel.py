@@ -35,8 +35,8 @@ class Installed:
         (packages,) = self.prefix.glob("lib/python3*/site-packages")
         # What we depend on comes from the tests' own environment; its link to the checkout is not followed.
         (packages / "dependencies.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
-        python = ("--python", self.prefix / "bin" / "python")
-        install = [*pip, *python, "install", "-q", "--no-deps", "--no-index", built]
+        python = ("--python", str(self.prefix / "bin" / "python"))
+        install = [*pip, *python, "install", "-q", "--no-deps", "--no-index", str(built)]
         subprocess.run(install, check=True, capture_output=True, timeout=240)
 
     def run(self, *words: object, code: Any = 0) -> str:
