@@ -311,7 +311,7 @@ def test_instances_are_added_and_removed_in_place(tmp_path: Path) -> None:
             with ThreadPoolExecutor(8) as pool:
                 list(pool.map(lambda x: check(server.endpoint, x), requests_of(12)))
             assert [each.pid for each in runners()] == [runner.pid]
-            wait_until(lambda count=count: runner.num_threads() <= count + 1)
+            wait_until(lambda count=count: runner.num_threads() <= count + 1)  # type: ignore[misc]
 
 
 def re_count(text: str, count: int) -> str:

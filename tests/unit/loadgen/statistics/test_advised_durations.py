@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fast_queue import batched_queue
-from simulated_bench import log_of
+from simulated_queues import log_of
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit, Limits

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
+from simulated_bench import SimulatedBench, default_service_s
 from spaces import two_core_space
-from virtual_search import SLO, search_on, true_capacity
+from virtual_search import runner_on, search_on, true_capacity
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
@@ -17,10 +17,9 @@ from search.records.slo import Slo
 from search.simulator.service_times import ClosedLoop
 from search.space import SearchSpace, default_config
 from search.study.run import run_search
-from search.study.store import TrialStore, open_store
-from search.study.trial_runner import SearchImpossible, TrialRunner
+from search.study.store import TrialStore
+from search.study.trial_runner import SearchImpossible
 from search.trials import events
-from search.trials.context import Budget
 
 pytestmark = pytest.mark.slow
 
@@ -91,10 +90,7 @@ def test_the_search_spends_little_load(found: Found) -> None:
 def test_service_times_are_kept_with_the_run(space: SearchSpace, tmp_path: Path) -> None:
     first, second = SimulatedBench(), SimulatedBench()
     for bench in (first, second):
-        store = open_store(space, tmp_path, storage="sqlite://", seed=3)
-        run_search(
-            TrialRunner(store=store, bench=bench, slo=SLO, budget=Budget(total_s=600.0, clock=lambda: 0.0), seed=3)
-        )
+        run_search(runner_on(bench, space, tmp_path))
     assert second.spent.load_s < first.spent.load_s / 2
 
 
@@ -225,14 +221,11 @@ def test_kinds_for_which_there_was_no_time_are_profiled_when_there_is_some_after
         def saturate(self, concurrency: Any, duration_s: Any, seed: Any, shape: int | None = None) -> ClosedLoop:
             return super().saturate(concurrency, 5 * duration_s, seed)
 
-    bench = Slow()
-    budget = BudgetOfLoad(total_s=90.0, spent=bench.spent)
-    store = open_store(space, tmp_path, storage="sqlite://", seed=3)
     profiled: list[str] = []
 
     def on_event(event: events.Event) -> None:
         if isinstance(event, events.PhaseStarted):
             profiled.append(event.name)
 
-    run_search(TrialRunner(store=store, bench=bench, slo=SLO, budget=budget, seed=3, on_event=on_event))
+    run_search(runner_on(Slow(), space, tmp_path, budget_s=90.0, on_event=on_event))
     assert "profile" in profiled[profiled.index("search") :]

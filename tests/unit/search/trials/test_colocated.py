@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_triton import fake_triton
-from simulated_bench import log_of
 from simulated_generator import SimulatedGenerator
+from simulated_queues import log_of
 
 from loadgen.errors import LoadError
 from loadgen.sending.generator import LoadGenerator

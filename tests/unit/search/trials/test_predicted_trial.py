@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_bench import SimulatedBench, log_of
+from simulated_bench import SimulatedBench
+from simulated_queues import log_of
 from spaces import two_core_space
 
 from loadgen.measurement.request_log import RequestLog
