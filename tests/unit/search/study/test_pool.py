@@ -250,7 +250,9 @@ def test_closing_sends_workers_home_and_withdraws_the_queue(tmp_path: Path, url:
     offered(store, pool, 1)
     pool.gather()
     pool.close()
-    assert worker(tmp_path / "w1", url, idle_s=60.0).run() == 0
+    notes: list[Any] = []
+    assert worker(tmp_path / "w1", url, on_event=notes.append).run() == 0
+    assert notes == [], "it does not leave for want of tasks"
     assert pool.gather() == []
 
 
