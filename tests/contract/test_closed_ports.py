@@ -65,7 +65,6 @@ class Running:
 
 def process_of(host: object) -> int:
     assert isinstance(host, ProcessHost)
-    assert host._process is not None
     return host._process.pid
 
 

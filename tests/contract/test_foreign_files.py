@@ -1,26 +1,22 @@
 """Every command leaves what it did not make as it is: nothing else is deleted, renamed, replaced or changed."""
 
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import typer
 from engines import cnn_engine
 from fake_triton import fake_triton
 from file_events import file_events, trespasses
 from onnx_models import small_cnn
 from simulated_bench import SimulatedBench
+from simulated_optimize import exit_code_of, interrupted_after, on_simulated
 
 from loadgen.cli import run_command as run_loadtest
-from loadgen.command.app import run_app
 from loadgen.processes import MAGIC, MARKER
 from loadgen.spec.limits import LatencyLimit
 from model_repo.server.options import ServerOptions
@@ -29,10 +25,7 @@ from model_repo.spec import ServingConfig
 from optimizer.cached import ResultCache
 from optimizer.call_options import CallOptions
 from optimizer.cli import run_command
-from optimizer.command import session
 from optimizer.config import OptimizeConfig
-from optimizer.machine.stalls import SchedulingStalls
-from optimizer.run.pipeline import optimize
 
 T = TypeVar("T")
 
@@ -124,36 +117,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def searched(config: OptimizeConfig, bench: SimulatedBench, *, resume: bool) -> int:
     """Run `optimize` on a simulated server, and return its exit code."""
-
-    def bench_for(config: Any, prepared: Any, workload: Any) -> nullcontext[Any]:
-        bench.limit_ms, bench.workload = config.limits[0].limit_ms, workload
-        return nullcontext(bench)
-
-    search = partial(
-        optimize,
-        bench_for=bench_for,
-        clock=lambda: bench.spent.load_s + bench.spent.loading_s,
-        measure_machine=lambda seconds: SchedulingStalls(seconds=seconds, delays_ms=((0.0,),)),
-    )
-    app = typer.Typer()
-
-    @app.command()
-    def command() -> None:
-        call = CallOptions(resume=config.output if resume else None)
-        raise typer.Exit(session.run(config, [], call, search=search))
-
-    return run_app(app, [], name="optimize", when_stopped="Go on.")
-
-
-def interrupted_after_three_trials() -> SimulatedBench:
-    bench = SimulatedBench()
-
-    def faults(config: ServingConfig) -> None:
-        if len(bench.loaded) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    bench.faults = faults
-    return bench
+    return exit_code_of(config, CallOptions(resume=config.output if resume else None), on_simulated(bench))
 
 
 def test_a_search_that_is_interrupted_resumed_and_bundled(disk: Disk) -> None:
@@ -166,12 +130,12 @@ def test_a_search_that_is_interrupted_resumed_and_bundled(disk: Disk) -> None:
         server="docker",
         precisions=("fp32",),
         price_per_hour_usd=2.0,
-        time_budget_s=200.0,
+        time_budget_s=100.0,
         cache_dir=disk.cache,
         seed=3,
     )
     disk.ours.append(run)
-    assert disk.run(lambda: searched(config, interrupted_after_three_trials(), resume=False)) == 130
+    assert disk.run(lambda: searched(config, interrupted_after(3), resume=False)) == 130
     assert not dead.exists()
     assert (run / "bundle" / "manifest.json").is_file()
     for name in ("notes.txt", "model/mine.onnx", "model_repository/mine/config.pbtxt"):

@@ -89,20 +89,17 @@ def assert_serves(server: Any, engine: Engine, inputs: dict[Any, Any]) -> None:
         np.testing.assert_allclose(answer[name], array, rtol=1e-4, atol=1e-5)
 
 
-def test_serves_what_the_model_computes(server: Any, tmp_path: Path) -> None:
-    engine = cnn_engine(tmp_path)
-    server.load(ServingConfig(engine=engine, max_batch_size=4))
-    image = np.random.default_rng(1).standard_normal((3, 3, 32, 32)).astype(np.float32)
-    assert_serves(server, engine, {"image": image})
+IMAGES = np.random.default_rng(1).standard_normal((5, 3, 32, 32)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "largest", "rows"), [(cnn_engine, 4, 3), (fixed_batch_engine, 0, 1), (cnn_engine, 0, 5)]
+)
+def test_serves_what_the_model_computes(server: Any, tmp_path: Path, make: Any, largest: int, rows: int) -> None:
+    engine = make(tmp_path)
+    server.load(ServingConfig(engine=engine, max_batch_size=largest, dynamic_batching=largest > 0))
+    assert_serves(server, engine, {"image": IMAGES[:rows]})
     server.check()
-
-
-def test_says_what_it_takes_where_it_can_be_seen(server: Any, tmp_path: Path) -> None:
-    server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
-    assert (server.memory_bytes() is not None) == server.is_our_process
-    if server.is_our_process:
-        assert server.start_s > 0
-        assert 20e6 < server.memory_bytes() < 20e9
 
 
 def test_serves_several_int64_inputs_with_a_dynamic_axis(server: Any, tmp_path: Path) -> None:
@@ -113,16 +110,12 @@ def test_serves_several_int64_inputs_with_a_dynamic_axis(server: Any, tmp_path: 
         assert_serves(server, engine, {"ids": ids, "mask": (ids % 2)})
 
 
-def test_serves_a_fixed_batch_unbatched(server: Any, tmp_path: Path) -> None:
-    engine = fixed_batch_engine(tmp_path)
-    server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
-    assert_serves(server, engine, {"image": np.ones((1, 3, 32, 32), np.float32)})
-
-
-def test_serves_a_batched_engine_unbatched(server: Any, tmp_path: Path) -> None:
-    engine = cnn_engine(tmp_path)
-    server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
-    assert_serves(server, engine, {"image": np.ones((5, 3, 32, 32), np.float32)})
+def test_says_what_it_takes_where_it_can_be_seen(server: Any, tmp_path: Path) -> None:
+    server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
+    assert (server.memory_bytes() is not None) == server.is_our_process
+    if server.is_our_process:
+        assert server.start_s > 0
+        assert 20e6 < server.memory_bytes() < 20e9
 
 
 def test_serves_one_number_a_request(server: Any, tmp_path: Path) -> None:

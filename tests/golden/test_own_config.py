@@ -24,7 +24,6 @@ def test_own_config(tmp_path: Path, backend: str) -> None:
     assert engine.precision in (backend, backend.partition("_")[2], backend.partition("_")[0])
     given = default_config(engine)
     assert render_config_pbtxt(given) == text
-    assert engine.own is not None
     space = search_space((engine,), MACHINE, limit_ms=50.0, largest_batch=max(1, engine.own.max_batch_size))
     middle = {name: values[len(values) // 2] for name, values in space.axes().items()}
     config = space.config({**middle, "engine": space.axes()["engine"][0]})

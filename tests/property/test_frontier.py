@@ -18,10 +18,6 @@ def test_none_beats_the_frontier_and_everything_else_is_beaten(points: list[tupl
     assert set(frontier) == {point for point in points if not any(beats(other, point) for other in points)}
 
 
-def test_the_frontier_is_beaten_by_none() -> None:
-    assert unbeaten([(10, 5), (20, 5), (15, 9), (30, 8), (30, 40), (25, 7)]) == [(20, 5), (25, 7), (30, 8)]
-
-
 def test_only_runs_that_kept_the_limits_and_can_be_trusted_are_on_it() -> None:
     def run(
         rate_per_s: float, latency_ms: float | None, *, kept: bool = True, trusted: bool = True

@@ -3,26 +3,23 @@
 from pathlib import Path
 
 import pytest
-from simulated_bench import BudgetOfLoad, SimulatedBench
+from simulated_bench import SimulatedBench
 from spaces import two_core_space
-from virtual_search import SLO
+from virtual_search import runner_on
 
 from search.records.run_files import read_trials
 from search.study.run import run_search
-from search.study.store import open_store
-from search.study.trial_runner import TrialRunner
 from search.trials.trial import Trial
 
 
 def searched(folder: Path, until: int) -> list[Trial]:
     """Search, or go on in this folder, until there are so many trials or no more is worth it; return them."""
-    store, bench = open_store(two_core_space(folder), folder, storage=None, seed=3), SimulatedBench()
-    budget = BudgetOfLoad(total_s=600.0, spent=bench.spent)
-    runner = TrialRunner(
-        store=store, bench=bench, slo=SLO, budget=budget, seed=3, stop=lambda: len(store.trials) >= until
-    )
+    runner = runner_on(
+        SimulatedBench(), two_core_space(folder), folder, storage=None,
+        stop=lambda: len(read_trials(folder)) >= until,
+    )  # fmt: skip
     run_search(runner)
-    return store.trials
+    return runner.store.trials
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from engines import plain_engine
+
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import Engine, ServingConfig, TensorSpec
@@ -32,17 +34,8 @@ from search.trials.trial import Trial, trial_of
 
 
 def engine(*, batched: bool = True) -> Engine:
-    tensor = TensorSpec(name="x", datatype="FP32", shape=(3,))
-    return Engine(
-        model_name="m",
-        backend="onnxruntime",
-        precision="fp32",
-        model_file="model.onnx",
-        files=(("model.onnx", Path("model.onnx")),),
-        inputs=(tensor,),
-        outputs=(tensor,),
-        batched=batched,
-    )
+    x = (TensorSpec(name="x", datatype="FP32", shape=(3,)),)
+    return plain_engine(files=(("model.onnx", Path("model.onnx")),), inputs=x, outputs=x, batched=batched)
 
 
 def config(**changes: Any) -> ServingConfig:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from fast_queue import batched_queue, closed_loop
 from numpy.typing import NDArray
+from simulated_queues import log_of
 
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.measurement.request_log import RequestLog
@@ -203,16 +204,6 @@ class SimulatedBench:
             if rule.overloaded(round(time_ns), count):
                 return True, time_ns / 1e9
         return False, duration_s
-
-
-def log_of(arrivals_s: NDArray[Any], done_s: NDArray[Any]) -> RequestLog:
-    scheduled = (arrivals_s * 1e9).astype(np.int64)
-    return RequestLog(
-        scheduled_ns=scheduled,
-        sent_ns=scheduled,
-        done_ns=(done_s * 1e9).astype(np.int64),
-        outcome=np.zeros(len(scheduled), np.uint8),
-    )
 
 
 def log_at(log: RequestLog, time_s: float, *, late_after_ms: float) -> RequestLog:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from fast_queue import batched_queue
-from simulated_bench import SimulatedBench, log_at, log_of
+from simulated_bench import SimulatedBench, log_at
+from simulated_queues import log_of
 from true_rates import true_rate
 
 from loadgen.measurement.request_log import RequestLog

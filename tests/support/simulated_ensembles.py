@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from simulated_bench import PAUSE_S, SimulatedBench, log_of
+from simulated_bench import PAUSE_S, SimulatedBench
+from simulated_queues import log_of
 from tandem_queues import PlainStep, Served, Tandem, completions
 
 from loadgen.measurement.server_stats import BatchTimings

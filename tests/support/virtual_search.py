@@ -1,6 +1,5 @@
 """A whole search on a simulated bench, in virtual time."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def true_capacity(config: ServingConfig) -> float:
     return true_rate(config, default_service_s, limit_ms=SLO.first.limit_ms)
 
 
-def search_on(
+def runner_on(
     bench: Any,
     space: SearchSpace,
     folder: Path,
@@ -34,15 +33,20 @@ def search_on(
     slo: Slo = SLO,
     objective: Objective = COST,
     seed: int = 3,
-    storage: str = "sqlite://",
-    budget_s: float = 240.0,
-    stop: Callable[[], bool] = lambda: False,
-    ignore_slow_phases: bool = False,
-) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
-    seen: list[events.Event] = []
+    storage: str | None = "sqlite://",
+    budget_s: float = 600.0,
+    **options: Any,
+) -> TrialRunner:
+    """Return what runs trials on this bench, with a store of its own and a budget in its time."""
     store = open_store(space, folder, storage=storage, seed=seed, objective=objective)
     budget = BudgetOfLoad(total_s=budget_s, spent=bench.spent)
-    common: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
-    common["workload"] = bench.workload
-    runner = TrialRunner(store=store, bench=ObservedBench(bench), ignore_slow_phases=ignore_slow_phases, **common)
-    return store, certify_best(runner, run_search(runner)), seen
+    given: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "workload": bench.workload, **options}
+    return TrialRunner(store=store, bench=ObservedBench(bench), **given)
+
+
+def search_on(
+    bench: Any, space: SearchSpace, folder: Path, *, budget_s: float = 240.0, **options: Any
+) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
+    seen: list[events.Event] = []
+    runner = runner_on(bench, space, folder, budget_s=budget_s, on_event=seen.append, **options)
+    return runner.store, certify_best(runner, run_search(runner)), seen

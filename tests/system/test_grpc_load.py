@@ -23,7 +23,6 @@ def test_every_request_is_answered_and_counted(generator: LoadGenerator) -> None
     assert not run.log.failed.any()
     assert len(run.log) > 30
     assert (run.log.service_ns > 5_000_000).all()
-    assert run.measurement.server is not None
     assert run.measurement.server.requests == len(run.log)
 
 

@@ -35,16 +35,8 @@ class Installed:
         (packages,) = self.prefix.glob("lib/python3*/site-packages")
         # What we depend on comes from the tests' own environment; its link to the checkout is not followed.
         (packages / "dependencies.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
-        install = [
-            *pip,
-            "--python",
-            str(self.prefix / "bin" / "python"),
-            "install",
-            "-q",
-            "--no-deps",
-            "--no-index",
-            str(built),
-        ]
+        python = ("--python", str(self.prefix / "bin" / "python"))
+        install = [*pip, *python, "install", "-q", "--no-deps", "--no-index", str(built)]
         subprocess.run(install, check=True, capture_output=True, timeout=240)
 
     def run(self, *words: object, code: Any = 0) -> str:
@@ -84,28 +76,6 @@ def test_the_packages_are_those_of_the_wheel(installed: Installed) -> None:
 @pytest.mark.parametrize("command", ["optimize", "loadtest"])
 def test_the_commands_start(installed: Installed, command: str) -> None:
     assert "Exit codes" in installed.run(command, "--help")
-
-
-@pytest.mark.long
-def test_a_trial_is_explained(installed: Installed) -> None:
-    found = RecommendationRecord.model_validate_json((RECORDED / "recommendation.json").read_text())
-    text = " ".join(installed.run("optimize", "explain", RECORDED, found.winner.number).split())
-    assert f"rial {found.winner.number}" in text
-    assert f"{found.winner.certificate.rate_per_s:,.0f}" in text
-
-
-@pytest.mark.long
-def test_a_report_is_written_from_a_run(installed: Installed) -> None:
-    installed.run("optimize", "report", RECORDED, "--output", installed.folder / "report.html")
-    assert "</html>" in (installed.folder / "report.html").read_text()
-
-
-@pytest.mark.long
-def test_as_many_workers_as_there_are_gpus_to_measure_on(installed: Installed) -> None:
-    model = small_cnn(installed.folder / "auto.onnx")
-    words = ("optimize", "--model", model, "--p99", "50ms", "--dry-run", "--workers")
-    assert "configurations" in installed.run(*words, "auto")
-    installed.run(*words, "64", code=2)
 
 
 @pytest.fixture(scope="module")

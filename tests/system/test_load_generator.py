@@ -189,7 +189,6 @@ with LoadGenerator(2, noting(pids)):
 """
     paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=paths) as parent:
-        assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         parent.kill()
     assert len(pids) == 2

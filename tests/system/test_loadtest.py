@@ -73,20 +73,10 @@ def record_of(done: subprocess.CompletedProcess[str]) -> LoadTestRecord:
     return LoadTestRecord.model_validate_json(done.stdout)
 
 
-def test_a_limit_that_holds(server: FakeTriton) -> None:
-    # Whether 9 s show that it holds beyond them is the machine's to say.
-    record = record_of(loadtest(server.url, *LIMIT, "--accept-observed", "--json", expected=0))
-    assert [check.observed_answer for check in record.checks] == ["met"]
-    assert (record.outcome, record.exit_code) == ("met", 0)
-
-
 def test_json_alone_is_on_stdout_and_its_figures_agree_with_the_server(server: FakeTriton) -> None:
     seen = record_of(loadtest(server.url, *NO_LIMIT, "--json", expected=0)).measurement
-    assert seen is not None
-    assert seen.server is not None
     assert seen.failures == 0
     assert seen.requests == seen.server.requests
-    assert seen.latency_min_ms is not None
     assert seen.latency_min_ms >= 2.0
     assert seen.network_and_client_ms is not None
 
@@ -111,15 +101,6 @@ def test_another_load_than_the_baselines_is_refused_before_it_is_sent(server: Fa
     assert len(server.document("/kept")["kept_ns"]) == before
 
 
-def test_an_overloaded_server_is_not_loaded_to_the_end() -> None:
-    options = ("--rate", "200", "--duration", "30s", "--p99", "100ms", "--timeout", "2s", "--json")
-    with fake_triton("--delay-ms", "20", "--one-at-a-time") as slow:
-        record = record_of(loadtest(slow.url, *options, expected=99))
-    assert "overloaded" in record.reasons[0]
-    assert record.measurement is not None
-    assert record.measurement.requests < 200 * 20
-
-
 def test_a_client_that_falls_behind_says_so(server: FakeTriton) -> None:
     before = len(server.document("/kept")["kept_ns"])
     with started(server.url, *LIMIT, "--json") as process:
@@ -131,15 +112,8 @@ def test_a_client_that_falls_behind_says_so(server: FakeTriton) -> None:
         out, err = process.communicate(timeout=240)
     assert process.returncode == 98, err
     record = LoadTestRecord.model_validate_json(out)
-    assert record.measurement is not None
     assert "left late" in record.measurement.problems[0]
-    assert record.measurement.latency_max_ms is not None
     assert record.measurement.latency_max_ms > 300  # the wait counts
-
-
-def test_a_dead_port_is_bad_input() -> None:
-    done = loadtest("http://127.0.0.1:9", "--rate", "10", "--duration", "1s", expected=2)
-    assert "127.0.0.1:9" in done.stderr
 
 
 def test_a_secret_is_in_no_output_no_file_and_no_command_line(server: FakeTriton, tmp_path: Path) -> None:

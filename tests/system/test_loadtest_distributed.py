@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
@@ -47,7 +46,6 @@ def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
     record = LoadTestRecord.model_validate_json(out)
     assert record.outcome == "untrustworthy"
     assert "was lost" in " ".join(record.reasons)
-    assert record.measurement is not None
     assert record.measurement.requests > 250  # all of the other worker's, and what the lost one had reported
     assert record.load.machines == 2
 
@@ -118,17 +116,3 @@ def test_headers_do_not_travel_so_a_worker_without_them_refuses() -> None:
     assert done.returncode == 2
     assert "--header-env" in done.stderr
     assert "s3cret" not in done.stderr
-
-
-def test_a_port_in_use_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = subprocess.run(
-            master("http://127.0.0.1:9", port, "--rate", "1"),
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert str(port) in done.stderr

@@ -81,7 +81,6 @@ def test_plug_ins_and_csv_files_see_every_request_once(
     processes: int, last: int, end: str, tmp_path: Path
 ) -> None:
     usage = re.search(r"locust -f (\S+) (.*) --host", EXAMPLE.read_text())
-    assert usage is not None
     assert EXAMPLE.match(usage.group(1))
     plugin = tmp_path / "plugin.py"
     plugin.write_text(PLUGIN.format(last=last, end=end or "pass"))
@@ -98,7 +97,6 @@ def test_plug_ins_and_csv_files_see_every_request_once(
         assert expected == sum(planned(400 / processes, 3.0, seed) for seed in range(processes))
     assert sum(map(int, re.findall(r"^heard (\d+)", done.stdout, re.MULTILINE))) == expected
     printed = re.search(r"^\[\n.*?^\]$", done.stdout, re.MULTILINE | re.DOTALL)  # a worker prints an empty list
-    assert printed is not None
     (entry,) = json.loads(printed[0])
     expected -= end == QUIT  # which ends the event that it is called in, before Locust's statistics have it
     assert (entry["num_requests"], entry["num_failures"]) == (expected, 0)
@@ -174,10 +172,12 @@ def test_the_start_form_has_the_rate_and_no_users_and_the_test_ends_with_its_sch
         wait_until(lambda: ui.requests() == 100 and ui.has_stopped())  # 50/s, as in the file
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before-ours", "after-ours"])
-@pytest.mark.parametrize("group", ["", ".add_argument_group('mine')", ".add_mutually_exclusive_group()"])
+@pytest.mark.parametrize(
+    ("group", "before"),
+    [("", True), ("", False), (".add_argument_group('mine')", True), (".add_mutually_exclusive_group()", False)],
+)
 def test_options_of_the_locustfile_with_names_of_ours_are_refused_in_two_lines(
-    before: bool, group: str, tmp_path: Path
+    group: str, before: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "locustfile.py"
     parts = [OWN_OPTION.replace("GROUP", f"parser{group}"), "from loadgen.triton_user import TritonHttpUser"]

@@ -40,7 +40,6 @@ def test_a_run_of_twelve_million_requests_is_reported_and_kept_when_it_is_stoppe
         out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     record = LoadTestRecord.model_validate_json(out)
-    assert record.measurement is not None
     done_ns, scheduled_ns = (np.load(tmp_path / "log" / f"{name}.npy") for name in ("done_ns", "scheduled_ns"))
     assert len(done_ns) == record.measurement.requests > 2000
     assert record.measurement.latency_max_ms == ((done_ns - scheduled_ns) / 1e6).max()

@@ -19,7 +19,6 @@ from search.records.confirmations import CONFIRMATIONS_FILE, read_confirmations
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import (
     RECOMMENDATION_FILE,
-    RUN_FILE,
     TRIALS_FILE,
     read_outcome,
     recommendation_if_any,
@@ -172,7 +171,7 @@ def test_finds_a_configuration_and_writes_every_file(
     start: Callable[..., Run], model: Path, run_dir: Path, fast_baseline: Path
 ) -> None:
     run = start(
-        *("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "30s"),
+        *("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "20s"),
         # So few that a machine which is slow now keeps twice that with a bundle's 100 replicas.
         *("--rate", "500", "--price-per-hour", "2", "--json", "--baseline", str(fast_baseline)),
         "--accept-provisional",
@@ -200,7 +199,6 @@ def test_finds_a_configuration_and_writes_every_file(
         return
     assert found.status in {"worse", "untrustworthy"}, err  # no machine is as fast as the baseline
     assert out == found.model_dump_json(indent=2) + "\n" == text
-    assert found.winner.certificate is not None
     assert found.winner.certificate.first.latency_high_ms <= 100
     assert found.cost.replicas * found.winner.certificate.rate_per_s >= 500
     assert found.cost.total_usd_per_hour == pytest.approx(2 * found.cost.replicas)
@@ -211,14 +209,11 @@ def test_finds_a_configuration_and_writes_every_file(
         assert (run_dir / "bundle" / "README.md").is_file()
     assert found.served.replica_start_s > 0
     assert found.served.memory_bytes > 20e6
-    assert found.winner.answers is not None
     assert not found.winner.answers.mixed
     assert found.winner.answers.compared or found.winner.answers.unseen
 
 
-def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so_far(
-    start: Callable[..., Run], model: Path, run_dir: Path
-) -> None:
+def test_kill_9_loses_no_finished_trial(start: Callable[..., Run], model: Path, run_dir: Path) -> None:
     first = start("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "1m")
     first.wait_for(lambda: len(trials_in(run_dir)) >= 1)
     first.process.kill()
@@ -227,10 +222,10 @@ def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so
     before, steps = (run_dir / "trials.jsonl").read_text(), steps_in(run_dir)
 
     second = start("--resume", str(run_dir), "--json")
-    # Whatever it finishes first, a trial or a confirmation: another confirmation, on a new server, comes after it.
     second.wait_for(lambda: steps_in(run_dir) > steps)
     second.process.send_signal(signal.SIGINT)
-    code, out, err = second.end()
+    second.interrupt_again(run_dir)
+    code, _, err = second.end()
 
     found = read_outcome(run_dir)
     assert code == found.exit_code == 130, err
@@ -238,13 +233,10 @@ def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so
     assert (run_dir / "trials.jsonl").read_text().startswith(before[: before.rindex("\n") + 1])
     numbers = [trial["number"] for trial in trials_in(run_dir)]
     assert numbers == list(range(len(numbers)))
-    if isinstance(found, RecommendationRecord):  # in 30 s, a busy machine may certify nothing
-        assert RecommendationRecord.model_validate_json(out) == found
-        assert found.winner.number in numbers
-        assert found.winner.certificate is not None
+    assert not isinstance(found, RecommendationRecord) or found.winner.number in numbers
 
 
-@pytest.mark.parametrize("what", ["it starts", "it knows its order", "a server starts", "a model is loaded"])
+@pytest.mark.parametrize("what", ["it starts", "a server starts", "a model is loaded"])
 def test_two_ctrl_c_stop_now_whatever_was_going_on(
     start: Callable[..., Run], model: Path, run_dir: Path, what: str
 ) -> None:
@@ -252,7 +244,6 @@ def test_two_ctrl_c_stop_now_whatever_was_going_on(
     log = run_dir / "server.log"
     going_on: dict[str, Callable[[], bool]] = {
         "it starts": run_dir.exists,  # before Python itself is up, a Ctrl-C is not ours to answer
-        "it knows its order": (run_dir / RUN_FILE).exists,
         "a server starts": log.exists,
         "a model is loaded": lambda: log.exists() and "successfully loaded" in log.read_text(),
     }
@@ -317,10 +308,3 @@ def test_a_neighbour_is_seen_and_said(start: Callable[..., Run], model: Path, ru
     assert any(record.contention is not None and record.contention.marked for record in records)
     for text in (out, err, (run_dir / "report.html").read_text()):
         assert "processes took" in " ".join(text.split())
-
-
-def test_a_dry_run_starts_and_writes_nothing(start: Callable[..., Run], model: Path, run_dir: Path) -> None:
-    code, out, _ = start("--model", str(model), *EASY, "--output", str(run_dir), "--dry-run").end()
-    assert code == 0
-    assert "configurations" in out
-    assert not run_dir.exists()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +17,9 @@ from engines import cnn_engine
 from infer import infer
 from waiting import wait_until
 
-from model_repo.errors import ModelCrashed, ModelLoadFailed, PortInUse, ServerDied
+from model_repo.errors import ModelCrashed, ModelLoadFailed, ServerDied
 from model_repo.repository import write
-from model_repo.repository.write import write_final_repository
-from model_repo.server.control import is_live, load_model, served_models
+from model_repo.server.control import served_models
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import Server, serve
 from model_repo.spec import ServingConfig
@@ -225,41 +223,3 @@ def test_a_model_that_dies_while_it_loads_leaves_the_server_well(tmp_path: Path)
             server.load(replace(config, engine=replace(config.engine, code=dying)))
         server.load(config)
         server.check()
-
-
-def test_a_given_port_in_use_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with (
-            pytest.raises(PortInUse, match=f"Port {port} is in use") as caught,
-            serve(options(tmp_path, http_port=port)),
-        ):
-            pass
-    assert len(str(caught.value).splitlines()) == 2
-
-
-def test_given_ports_are_used(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with serve(options(tmp_path, http_port=port)) as server:
-        assert server.endpoint.http_port == port
-        assert is_live(server.endpoint)
-
-
-def test_the_final_repository_serves_elsewhere(tmp_path: Path) -> None:
-    """In a server that somebody else starts, with the engine's own files gone."""
-    engine = cnn_engine(tmp_path / "engine")
-    config = ServingConfig(engine=engine, max_batch_size=4, instance_count=2)
-    final = tmp_path / "model_repository"
-    write_final_repository(final, config)
-    for _, file in engine.files:
-        file.unlink()
-    with serve(options(tmp_path / "elsewhere")) as server:
-        for entry in final.iterdir():
-            entry.rename(server.repository / entry.name)
-        load_model(server.endpoint, "cnn", timeout_s=60)
-        answer = infer(server.endpoint, "cnn", {"image": np.ones((2, 3, 32, 32), np.float32)})
-        assert answer["logits"].shape == (2, 10)

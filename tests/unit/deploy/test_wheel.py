@@ -6,7 +6,7 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
-from deploy.images import own_wheel, wheel_name
+from deploy.images import own_wheel
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,10 +27,6 @@ def test_it_has_our_files_as_they_are_installed() -> None:
     assert set(scripts) == {"loadtest", "optimize"}
     assert {place.partition(":")[0].replace(".", "/") + ".py" for place in scripts.values()} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
-
-
-def test_its_name_says_the_version() -> None:
-    assert wheel_name() == f"tritune-{version('tritune')}-py3-none-any.whl"
 
 
 def test_the_same_installation_gives_the_same_bytes() -> None:

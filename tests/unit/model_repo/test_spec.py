@@ -4,14 +4,11 @@ from typing import Any
 import pytest
 from engines import plain_engine
 
-from model_repo.spec import Endpoint, ServingConfig, TensorSpec
+from model_repo.spec import ServingConfig, TensorSpec
 
 
-def test_a_fixed_shape_is_concrete() -> None:
+def test_a_shape_is_concrete_if_it_is_fixed_or_has_a_sample() -> None:
     assert TensorSpec(name="x", datatype="FP32", shape=(3, 8)).concrete_shape == (3, 8)
-
-
-def test_an_open_shape_is_as_concrete_as_its_sample() -> None:
     assert TensorSpec(name="x", datatype="FP32", shape=(-1, 8)).concrete_shape is None
     assert TensorSpec(name="x", datatype="FP32", shape=(-1, 8), sample_shape=(5, 8)).concrete_shape == (5, 8)
 
@@ -77,9 +74,3 @@ def test_a_configuration_cannot_contradict_itself(
 ) -> None:
     with pytest.raises(ValueError, match=r"must be|needs|outside"):
         ServingConfig(**{"engine": plain_engine(), "max_batch_size": 8, **changes})
-
-
-def test_an_endpoint_has_a_url() -> None:
-    assert Endpoint(host="127.0.0.1", http_port=8000, grpc_port=8001, metrics_port=None).http_url == (
-        "http://127.0.0.1:8000"
-    )

@@ -67,11 +67,6 @@ def test_resume_wants_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert str(tmp_path) in refused(capsys, run_command, "--resume", str(tmp_path))[0]
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("tritune ")
-
-
 def test_a_new_run_does_not_write_into_a_directory_with_files(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:

@@ -15,8 +15,7 @@ from waiting import wait_until
 
 from optimizer.batching.kept import settled
 from optimizer.child import ChildLimits, ChildRaised, call_limited
-from optimizer.errors import ModelError, UnsupportedModel
-from optimizer.model.onnx_model import read_model
+from optimizer.errors import UnsupportedModel
 
 pytestmark = pytest.mark.slow
 
@@ -27,16 +26,6 @@ ENDS_S = 240.0
 
 def limited(call: Callable[[], Any], limits: ChildLimits = LIMITS) -> Any:
     return call_limited(call, model=MODEL, limits=limits)
-
-
-def test_results_and_user_errors_come_back_as_they_are(tmp_path: Path) -> None:
-    assert limited(partial(divmod, 17, 5)) == (3, 2)
-    with pytest.raises(ModelError) as caught:
-        limited(partial(read_model, tmp_path / "absent.onnx"))
-    assert caught.type is ModelError
-    assert caught.value.what == f"The model {tmp_path / 'absent.onnx'} does not exist."
-    with pytest.raises(FileNotFoundError):
-        limited(partial(os.stat, tmp_path / "absent.onnx"))
 
 
 def test_any_other_error_names_the_model_and_keeps_its_traceback() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from simulated_bench import SimulatedBench, log_of
+from simulated_bench import SimulatedBench
+from simulated_queues import log_of
 from spaces import two_core_space
 from traffics import BURSTS, recorded
 from virtual_search import SLO, search_on

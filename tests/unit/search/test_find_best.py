@@ -74,11 +74,8 @@ def test_only_a_server_that_was_restarted_is_called_that(space: SearchSpace, tmp
 def test_the_result_has_all_that_a_recommendation_needs(space: SearchSpace, tmp_path: Path) -> None:
     bench, seen = ServedBench(), list[events.Event]()
     result = found(space, tmp_path, bench, rate_to_serve_per_s=5000.0, seen=seen)
-    assert result.winner.certificate is not None
     promised = result.winner.certificate.rate_per_s
-    assert result.cost.replicas is not None
     assert result.cost.replicas * promised >= 5000.0
-    assert result.baseline is not None
     assert result.baseline.served == space.baseline()
     assert result.gain is not None
     assert result.baseline.certificate is not None
@@ -137,9 +134,7 @@ def test_the_search_stays_within_what_is_wanted(space: SearchSpace, tmp_path: Pa
     narrow = only(space, max_batch_size=(1,), instance_count=(1,), intra_op_threads=(1,))
     result = found(narrow, tmp_path, ServedBench(service_s=lambda _config, _rows: 0.005))
     assert narrow.has(knobs_of(result.winner.served))
-    assert result.baseline is not None
     assert result.baseline.served == narrow.baseline()
-    assert result.gain is not None
     assert result.gain < 1  # Triton's default is better, and not wanted
     assert result.alternatives == ()
     others = [trial for trial in read_trials(tmp_path) if trial.number != result.baseline.number]
@@ -172,14 +167,9 @@ def test_the_start_is_trial_1_and_compared_with(space: SearchSpace, tmp_path: Pa
     start = replace(space.config({**knobs_of(space.baseline()), **odd}), preferred_batch_sizes=(3,))
     result = found(replace(space, start=start), tmp_path, ServedBench(), budget_s=150.0)
     first, second, *_ = read_trials(tmp_path)
-    assert first.why is not None
-    assert second.why is not None
     assert (first.why.cause, second.why.cause) == ("baseline", "start")
     assert second.config.preferred_batch_sizes == (3,)
-    assert result.start is not None
     assert (result.start.number, result.start.served) == (1, start)
-    assert result.start.certificate is not None
-    assert result.winner.certificate is not None
     assert result.winner.certificate.rate_per_s > result.start.certificate.rate_per_s
 
 
@@ -187,6 +177,5 @@ def test_a_start_that_is_excluded_is_not_the_answer(space: SearchSpace, tmp_path
     start = space.config({**knobs_of(space.baseline()), "max_batch_size": 64, "intra_op_threads": 1})
     narrow = only(replace(space, start=start), max_batch_size=(1,), instance_count=(2,))
     result = found(narrow, tmp_path, WithoutStatistics(service_s=lambda _config, _rows: 0.005))
-    assert result.start is not None
     assert result.start.served == start
     assert result.winner.config.max_batch_size == 1

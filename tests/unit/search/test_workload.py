@@ -57,7 +57,6 @@ def test_lengths_without_end_share_tables_and_make_no_common_batch() -> None:
 def test_a_few_shapes_of_any_kind_are_measured_each() -> None:
     wide, high, large = (("image", (3, 4, 8)),), (("image", (3, 8, 4)),), (("image", (3, 8, 8)),)
     shapes = request_shapes([large, wide, high, wide])
-    assert shapes is not None
     assert (shapes.turns, shapes.profiled) == ((2, 0, 1, 0), (0, 1, 2))
     each = [np.full((2, 2), seconds) for seconds in (1.0, 2.0, 3.0)]
     assert shapes.tables(each)[:, 1, 1].tolist() == [1.0, 2.0, 3.0]

@@ -45,7 +45,6 @@ def test_predictions_that_are_off_alike_are_put_right(
 ) -> None:
     _, certified, seen = search_on(Misleading(), space, tmp_path)
     assert not any(isinstance(event, events.Note) and "disagree" in event.text for event in seen)
-    assert certified is not None
     assert certified.winner.certificate.rate_per_s >= 0.85 * true_best
 
 
@@ -95,7 +94,6 @@ def test_where_predictions_do_not_hold_the_sampler_goes_on(
     store, certified, seen = search_on(Warming(), space, tmp_path, budget_s=600.0)
     assert any(isinstance(event, events.Note) and "disagree" in event.text for event in seen)
     assert len(store.trials) > 8
-    assert certified is not None
     # The slow trials count as slow phases of the machine, which the rate has to cover.
     assert certified.winner.certificate.rate_per_s >= 0.8 * true_best
 

@@ -4,7 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -64,11 +63,6 @@ def test_a_call_from_beside_a_foreign_module_is_an_import_error_that_names_it(tm
     )
     assert done.stdout.startswith("2 ")
     assert str(tmp_path / "search.py") in done.stdout
-
-
-def test_all_public_names_exist() -> None:
-    assert all(hasattr(tritune, name) for name in tritune.__all__)
-    assert tritune.__version__ == version("tritune")
 
 
 def test_a_clone_called_tritune_hides_nothing_from_the_folder_that_holds_it(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from load_records import capacity, load, measurement, record
+from simulated_queues import log_of
+from virtual_load_test import order_of
 
-from loadgen.command.arguments import order_from_options
 from loadgen.command.baseline import compare, read_baseline
 from loadgen.command.measure import load_record
 from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
-from loadgen.options.declare import made_of
-from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.comparison import ratio_bounds
 from loadgen.records.record import LoadTestRecord
 from loadgen.spec.load_test import LoadTest
@@ -22,8 +21,7 @@ def p99(low: float | None, value: float, high: float | None) -> LoadTestRecord:
 
 
 def order(**changes: object) -> LoadTest:
-    values: dict[str, object] = {"url": "http://127.0.0.1", "model": "m", "rate": 200.0}
-    return order_from_options(made_of(LoadTestOptions, {**values, **changes}, str), {})[0]
+    return order_of(**{"url": "http://127.0.0.1", "model": "m", "rate": 200.0, **changes})
 
 
 def read_for(path: Path, order: LoadTest) -> LoadTestRecord:
@@ -95,13 +93,11 @@ def test_a_short_baseline_says_how_long_it_should_have_been(tmp_path: Path) -> N
 def test_a_run_of_the_length_that_was_named_bounds_its_p99(rate_per_s: int, seconds: int) -> None:
     def run_of(length_s: float) -> RequestLog:
         n = round(rate_per_s * length_s)
-        due = (np.arange(n) / rate_per_s * 1e9).astype(np.int64)
-        latency = np.random.default_rng(n).exponential(5e6, n).astype(np.int64)
-        return RequestLog(scheduled_ns=due, sent_ns=due, done_ns=due + latency, outcome=np.zeros(n, np.uint8))
+        due_s = np.arange(n) / rate_per_s
+        return log_of(due_s, due_s + np.random.default_rng(n).exponential(5e-3, n))
 
     short = p99_bounds(run_of(1.2 if rate_per_s == 1000 else seconds), 0.95)
     assert short.high_ms is None
-    assert short.needed_s is not None
     longer = p99_bounds(run_of(short.needed_s), 0.95)
     if longer.needed_s is not None:  # of runs that showed nothing of their bursts the length is a guess
         assert longer.needed_s < 2 * short.needed_s

@@ -61,7 +61,6 @@ def test_use_is_the_mean_the_highest_memory_and_the_energy_between() -> None:
             GpuSample(utilization=(0.6, 0.8), memory_used_bytes=(4, 4), power_w=(300, 400), energy_j=(40, 60)),
         ]
     )
-    assert use is not None
     assert use.utilization == pytest.approx(0.5)
     assert use.memory_used_bytes == 11
     assert use.power_w == pytest.approx(500)
@@ -70,7 +69,6 @@ def test_use_is_the_mean_the_highest_memory_and_the_energy_between() -> None:
 
 def test_what_is_not_told_is_none() -> None:
     use = use_from_samples([GpuSample(utilization=(0.0,))])
-    assert use is not None
     assert use.utilization == 0.0
     assert (use.memory_used_bytes, use.power_w, use.energy_j) == (None, None, None)
     assert use_from_samples([]) is None
@@ -89,7 +87,6 @@ def test_a_sampler_looks_until_its_block_ends() -> None:
     with GpuSampler(read) as sampler:
         assert twice.wait(240)
     seen = next(numbers)
-    assert sampler.use is not None
     assert sampler.use.energy_j == seen - 1
 
 

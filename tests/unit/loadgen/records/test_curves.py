@@ -22,7 +22,6 @@ def log_of(due_s: list[float], latency_ms: list[float], failed: tuple[int, ...] 
 def test_the_curve_goes_from_the_fastest_to_the_slowest_request() -> None:
     log = log_of([0.001 * n for n in range(1000)], [float(n + 1) for n in range(1000)])
     curve = curve_of(log, TIMEOUT_NS)
-    assert curve is not None
     assert (curve.latency_ms[0], curve.latency_ms[-1]) == (1.0, 1000.0)
     assert list(curve.latency_ms) == sorted(curve.latency_ms)
     for share, latency in zip(curve.quantile, curve.latency_ms, strict=True):
@@ -33,8 +32,6 @@ def test_a_failed_request_counts_at_the_timeout() -> None:
     log = log_of([0.0, 0.5], [1.0, 2.0], failed=(0,))
     curve = curve_of(log, TIMEOUT_NS)
     line = timeline_of(log, TIMEOUT_NS, 1.0)
-    assert curve is not None
-    assert line is not None
     assert curve.latency_ms[-1] == 10_000.0
     assert max(value for value in line.max_ms if value is not None) == 10_000.0
     assert sum(line.failures) == 1
@@ -43,7 +40,6 @@ def test_a_failed_request_counts_at_the_timeout() -> None:
 def test_the_timeline_holds_every_request_once_and_marks_what_is_empty() -> None:
     due = [0.01 * n for n in range(400)] + [8.0 + 0.01 * n for n in range(200)]
     line = timeline_of(log_of(due, [5.0] * 600), TIMEOUT_NS, 10.0)
-    assert line is not None
     assert sum(rate * line.bin_s for rate in line.due_per_s) == pytest.approx(600)
     empty = [start for start, p50 in zip(line.start_s, line.p50_ms, strict=True) if p50 is None]
     assert empty
@@ -56,7 +52,6 @@ def test_each_bin_has_its_own_percentiles() -> None:
     latency = [float(1 + n * 37 % 200) for n in range(200)]
     log = log_of(due, latency + [10 * each for each in latency])
     line = timeline_of(log, TIMEOUT_NS, 2.0)
-    assert line is not None
     assert line.bin_s == 0.2
     first, last = ([latency[40 * bin_ + at] for at in range(40)] for bin_ in (0, 4))
     for found, of_bin in ((0, first), (4, last)):

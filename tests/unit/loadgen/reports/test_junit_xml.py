@@ -37,9 +37,7 @@ def test_only_what_was_met_passes(shown: LoadTestRecord, expected: tuple[str, st
 
 def test_a_violated_limit_is_named_with_its_figures() -> None:
     case = suite(record(outcome="violated", checks=(check(answer="violated"),))).find("testcase")
-    assert case is not None
     failure = case.find("failure")
-    assert failure is not None
     assert case.get("name") == "p99 <= 50 ms"
     assert "41.2 ms (38.0 to 44.9)" in (failure.text or "")
 
@@ -48,5 +46,4 @@ def test_characters_that_xml_cannot_hold_are_replaced() -> None:
     shown = record(outcome="violated", reasons=("bad\x00byte \x1b[31m & <tag> \ufffe",))
     case = suite(shown).findall("testcase")[-1]
     failure = case.find("failure")
-    assert failure is not None
     assert failure.text == r"bad\x00byte \x1b[31m & <tag> \ufffe"

@@ -34,9 +34,7 @@ def test_every_report_says_what_is_good(record: LoadTestRecord) -> None:
 
 
 def test_the_times_of_tokens_are_those_of_the_law(record: LoadTestRecord) -> None:
-    assert record.measurement is not None
     seen = record.measurement.streams
-    assert seen is not None
     assert set(seen.tpot_ms.values()) == {10.0}
     assert seen.ttft_ms["p50"] == pytest.approx(100.0)
     assert seen.finish_reasons == {"length": record.measurement.requests}
@@ -44,14 +42,5 @@ def test_the_times_of_tokens_are_those_of_the_law(record: LoadTestRecord) -> Non
     assert table.headings == ("", "p50", "p90", "p95", "p99")
     assert len(table.rows) == 3
     ttft, tpot = (record.token_times[measure].curve for measure in MEASURES[:2])
-    assert ttft is not None
-    assert tpot is not None
     assert set(tpot.latency_ms) == {10.0}
     assert ttft.latency_ms[0] == pytest.approx(100.0)
-
-
-def test_the_record_is_read_back_with_the_load_that_it_was(record: LoadTestRecord) -> None:
-    again = LoadTestRecord.model_validate_json(record.model_dump_json())
-    assert again == record
-    assert (again.load.api, again.load.prompt_tokens, again.load.output_tokens) == ("openai-chat", 8, 41)
-    assert [check.kind for check in again.checks] == ["ttft", "tpot", "attainment"]

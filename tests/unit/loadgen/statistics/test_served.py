@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from simulated_queues import log_of
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.statistics.confirm import served_per_s
@@ -17,13 +18,7 @@ def queue(rate_per_s: float, service_s: float, seconds: float, seed: int = 0) ->
     free = 0.0
     for index, at in enumerate(due):
         free = done[index] = max(free, at) + service_s
-    times = (due * S).astype(np.int64)
-    return RequestLog(
-        scheduled_ns=times,
-        sent_ns=times,
-        done_ns=(done * S).astype(np.int64),
-        outcome=np.zeros(len(times), np.uint8),
-    )
+    return log_of(due, done)
 
 
 @pytest.mark.parametrize("overload", [1.2, 2.0, 4.0])

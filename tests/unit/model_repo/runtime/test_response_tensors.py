@@ -39,8 +39,6 @@ def loaded(file: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
     monkeypatch.syspath_prepend(str(RUNTIME))  # as `tritune_gpu` lies next to model.py
     spec = importlib.util.spec_from_file_location(f"served_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

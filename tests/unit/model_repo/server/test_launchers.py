@@ -50,19 +50,19 @@ def test_for_a_gpu_memory_is_kept_and_shared_memory_grows_in_large_steps(
     assert launch("local", tmp_path, gpu=True).environment["MALLOC_TRIM_THRESHOLD_"] == "1"
 
 
-def test_every_address_is_the_loopback_interface(tmp_path: Path, on_path: Any) -> None:
-    on_path("tritonserver")
-    command = launch("local", tmp_path).command
-    assert {word.split("=")[1] for word in command if "-address=" in word} == {"127.0.0.1"}
-    assert {"--http-port=9100", "--grpc-port=9101", "--metrics-port=9102"} <= set(command)
-
-
-def test_no_listener_comes_from_the_environment(
+def test_a_server_gets_the_flags_of_its_options_and_no_listener_but_on_loopback(
     tmp_path: Path, on_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_path("tritonserver")
     monkeypatch.setenv("AIP_MODE", "PREDICTION")
     assert "AIP_MODE" not in launch("local", tmp_path).environment
+    command = launch("local", tmp_path).command
+    assert {"--allow-gpu-metrics=false", "--disable-auto-complete-config"} <= set(command)
+    other = launch("local", tmp_path, gpu=True, completes_config=True).command
+    assert "--allow-gpu-metrics=true" in other
+    assert "--disable-auto-complete-config" not in other
+    assert {word.split("=")[1] for word in command if "-address=" in word} == {"127.0.0.1"}
+    assert {"--http-port=9100", "--grpc-port=9101", "--metrics-port=9102"} <= set(command)
 
 
 def test_docker_sees_what_a_repository_links_to(tmp_path: Path, on_path: Any) -> None:
@@ -72,12 +72,6 @@ def test_docker_sees_what_a_repository_links_to(tmp_path: Path, on_path: Any) ->
     (repository / "cnn").symlink_to(tmp_path / "elsewhere")
     words = launch("docker", tmp_path).command
     assert words[words.index(f"{tmp_path}/elsewhere:{tmp_path}/elsewhere:ro") - 1] == "--volume"
-
-
-def test_gpu_metrics_only_where_there_is_a_gpu(tmp_path: Path, on_path: Any) -> None:
-    on_path("tritonserver")
-    assert "--allow-gpu-metrics=false" in launch("local", tmp_path).command
-    assert "--allow-gpu-metrics=true" in launch("local", tmp_path, gpu=True).command
 
 
 def test_docker_gets_the_gpus_that_this_process_has(
@@ -149,10 +143,3 @@ def test_no_server_runs_in_our_current_directory(tmp_path: Path, on_path: Any, k
 def test_options_cannot_contradict_themselves(tmp_path: Path, changes: Any) -> None:
     with pytest.raises(ValueError, match=r"repository or journals|must be different"):
         ServerOptions(run_dir=tmp_path, **changes)
-
-
-def test_a_configuration_is_completed_only_if_asked_for(tmp_path: Path, on_path: Any) -> None:
-    on_path("tritonserver")
-    flag = "--disable-auto-complete-config"
-    assert flag in launch("local", tmp_path).command
-    assert flag not in launch("local", tmp_path, completes_config=True).command

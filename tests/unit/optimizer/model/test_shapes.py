@@ -19,20 +19,11 @@ def image_model(path: Path, dims: Any) -> Model:
     return read_model(write(path, [node("Relu", "x", "y")], {"x": dims}, {"y": dims}))
 
 
-def test_nothing_to_resolve(tmp_path: Path) -> None:
-    model = with_shapes(read_model(small_cnn(tmp_path / "m.onnx")), {})
-    assert model.inputs[0].concrete_shape == (3, 32, 32)
-
-
 def test_one_size_settles_every_axis_of_that_name(tokens: Model) -> None:
     model = with_shapes(tokens, {"ids": (16,)})
     assert [spec.concrete_shape for spec in model.inputs] == [(16,), (16,)]
     assert {spec.name: spec.concrete_shape for spec in model.outputs} == {"scores": (4,), "states": (16, 8)}
-
-
-def test_what_is_served_still_accepts_any_size(tokens: Model) -> None:
-    model = with_shapes(tokens, {"ids": (16,)})
-    assert [spec.shape for spec in model.inputs] == [(-1,), (-1,)]
+    assert [spec.shape for spec in model.inputs] == [(-1,), (-1,)], "what is served still accepts any size"
     assert {spec.name: spec.shape for spec in model.outputs} == {"scores": (4,), "states": (-1, 8)}
 
 

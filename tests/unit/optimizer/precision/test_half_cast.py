@@ -103,16 +103,11 @@ def test_a_result_is_cast_once_for_all_its_readers() -> None:
     assert types_of(done)["y"] == TensorProto.FLOAT, "cheap nodes that read only fp32 stay there"
 
 
-@pytest.mark.parametrize(
-    ("weights", "words"),
-    [
-        ({"w": WEIGHT * 1e6}, "does not survive rounding"),
-        ({"w": np.full((4, 4), 1e-12, np.float32)}, "does not survive rounding"),
-    ],
-)
-def test_weights_outside_of_the_range_keep_their_node(weights: dict[str, NDArray[Any]], words: str) -> None:
-    assert words in cast(graph([node("MatMul", "x w", "y")], weights=weights)).kept["y"]
-    assert cast(graph([node("MatMul", "x w", "y")], weights=weights), "bf16").kept == {}
+@pytest.mark.parametrize("weight", [WEIGHT * 1e6, np.full((4, 4), 1e-12, np.float32)])
+def test_weights_outside_of_the_range_keep_their_node(weight: NDArray[Any]) -> None:
+    proto = graph([node("MatMul", "x w", "y")], weights={"w": weight})
+    assert "does not survive rounding" in cast(proto).kept["y"]
+    assert cast(proto, "bf16").kept == {}
 
 
 def test_magnitudes_that_were_seen() -> None:

@@ -34,7 +34,6 @@ def test_an_engine_that_cannot_be_profiled_costs_only_its_layers(tmp_path: Path)
     model.path.write_bytes(b"nonsense")
     notes: list[Any] = []
     used = time_use_of(trial(config=served), trial(0, config=served), model=model, on_event=notes.append)
-    assert used is not None
     assert (used.winner, used.baseline) == (None, None)
     assert used.summary.startswith("A request takes 11.8 ms")
     assert any("layers' times are not known" in getattr(event, "text", "") for event in notes)
@@ -46,7 +45,6 @@ def test_an_engine_is_not_profiled_beyond_the_time_for_it(device: Any, most_s: f
     served = config(engine=onnxruntime_engine(model, device=device))
     notes: list[Any] = []
     used = time_use_of(trial(config=served), None, model=model, most_s=most_s, on_event=notes.append)
-    assert used is not None
     assert used.winner is None
     assert any("time budget is used up" in getattr(event, "text", "") for event in notes)
 
@@ -54,6 +52,5 @@ def test_an_engine_is_not_profiled_beyond_the_time_for_it(device: Any, most_s: f
 def test_a_server_elsewhere_is_not_profiled_here() -> None:
     notes: list[Any] = []
     used = time_use_of(trial(), None, model=None, here=False, on_event=notes.append)
-    assert used is not None
     assert used.winner is None
     assert notes == []

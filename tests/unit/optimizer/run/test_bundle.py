@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import recommendations
 from bundles import on_disk
 
 from model_repo.repository.write import write_repository
@@ -49,28 +48,6 @@ def test_writes_the_bundle_and_says_what_it_is_called(run_dir: Any, capsys: pyte
     ).read_text()
 
 
-def test_once_more_gives_the_same_files(run_dir: Path) -> None:
-    def files() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in (run_dir / "bundle").rglob("*") if path.is_file()}
-
-    assert run_command(["bundle", str(run_dir)]) == 0
-    first = files()
-    assert run_command(["bundle", str(run_dir)]) == 0
-    assert files() == first
-
-
-def test_a_run_that_found_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trial = recommendations.trial(state="infeasible", certificate=None)
-    (tmp_path / "trials.jsonl").write_text(trial.model_dump_json() + "\n")
-    what, fix = refused(capsys, tmp_path)
-    assert "has not ended" in what
-    assert "--resume" in fix
-
-
-def test_no_run_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no recommendation.json" in refused(capsys, tmp_path)[0]
-
-
 def test_a_half_written_repository(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run_dir / "model_repository" / "My_Model" / "1")
     assert "not whole" in refused(capsys, run_dir)[0]
@@ -99,24 +76,6 @@ def test_options_that_make_no_sense(
 ) -> None:
     assert named in refused(capsys, run_dir, *arguments)[0]
     assert not (run_dir / "bundle").exists()
-
-
-def test_a_folder_with_a_readme_is_not_a_bundle(
-    run_dir: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A checkout has a README.md too."""
-    mine = tmp_path / "checkout"
-    (mine / ".git").mkdir(parents=True)
-    (mine / ".git" / "HEAD").write_text("ref: refs/heads/main")
-    (mine / "README.md").write_text("My project")
-    what, fix = refused(capsys, run_dir, "--output", mine)
-    assert "not a bundle" in what
-    assert "--force" in fix
-    assert (mine / ".git" / "HEAD").is_file()
-    assert run_command(["bundle", str(run_dir), "--output", str(mine), "--force"]) == 0
-    assert str(tmp_path / "checkout.old") in capsys.readouterr().out
-    assert (tmp_path / "checkout.old" / ".git" / "HEAD").read_text() == "ref: refs/heads/main"
-    assert (mine / "compose.yaml").is_file()
 
 
 @pytest.mark.parametrize("folder", [".", "..", "../run"])

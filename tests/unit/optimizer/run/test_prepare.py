@@ -54,7 +54,6 @@ def test_strings_are_computed_on_the_cpu_of_a_machine_with_a_gpu(
     assert [gpu.name for gpu in found.machine.gpus] == ["NVIDIA L4"]
     assert [(engine_label(engine), engine.device) for engine in found.engines] == [("onnxruntime-fp32", "cpu")]
     assert len([note for note in notes if "strings" in note]) == 1
-    assert found.batching is not None
     assert found.batching.model.batched
 
 

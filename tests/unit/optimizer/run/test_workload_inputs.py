@@ -183,7 +183,6 @@ def test_samples_of_several_lengths_are_sent_but_make_no_batch(tmp_path: Path) -
     data = tmp_path / "input-data.json"
     data.write_text(json.dumps({"data": [{"ids": [1, 2, 3]}, {"ids": [1, 2]}]}))
     workload = workload_of(config(tmp_path, input_data=data), batched=True)
-    assert workload.shapes is not None
     assert workload.shapes.turns == (1, 0)
     assert workload.predictable
     assert workload.record.text == "samples of several shapes"

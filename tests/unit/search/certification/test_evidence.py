@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from certifications import SLO
 from recommendations import contention
-from simulated_bench import log_of
+from simulated_queues import log_of
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit

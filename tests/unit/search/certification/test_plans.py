@@ -43,7 +43,6 @@ def best(known: Belief, one: Trial, evidence: Evidence | None = None, **options:
 
 def test_the_first_rate_is_below_the_capacity(known: Belief, one: Trial) -> None:
     plan = best(known, one)
-    assert plan is not None
     assert 0.7 * PER_S[16] < plan.rate_per_s < PER_S[16]
     assert plan.servers == 2
     assert plan.needed_s <= 100.0
@@ -51,8 +50,6 @@ def test_the_first_rate_is_below_the_capacity(known: Belief, one: Trial) -> None
 
 def test_less_time_is_for_a_lower_rate_and_too_little_for_none(known: Belief, one: Trial) -> None:
     plenty, little = best(known, one, left_s=300.0), best(known, one, left_s=11.0)
-    assert plenty is not None
-    assert little is not None
     assert little.rate_per_s <= plenty.rate_per_s
     assert best(known, one, left_s=1.5) is None
     assert best(known, one, left_s=300.0, loading_s=299.0) is None
@@ -61,7 +58,6 @@ def test_less_time_is_for_a_lower_rate_and_too_little_for_none(known: Belief, on
 def test_a_rate_that_one_server_met_is_preferred(known: Belief, one: Trial) -> None:
     begun = 0.85 * PER_S[16]
     plan = best(known, one, sent(known, one, begun), left_s=8.0, server=1)
-    assert plan is not None
     assert (plan.rate_per_s <= begun, plan.servers) == (True, 1)
 
 
@@ -69,7 +65,6 @@ def test_a_rate_that_was_refuted_is_not_planned_again(known: Belief, one: Trial)
     evidence = sent(known, one, 1.2 * PER_S[16])
     evidence.refuted_per_s = 1000.0
     plan = best(known, one, evidence)
-    assert plan is not None
     assert plan.rate_per_s < 1000.0
 
 
@@ -77,12 +72,10 @@ def test_after_two_refuted_rates_the_next_is_twice_as_far_below_but_not_far_belo
     known: Belief, one: Trial
 ) -> None:
     plan = best(known, one, Evidence(limits=SLO.limits, refuted_per_s=800.0, refuted_before_per_s=1000.0))
-    assert plan is not None
     assert plan.rate_per_s <= 800.0 * 0.8**2
     begun = sent(known, one, 700.0)
     begun.refuted_per_s, begun.refuted_before_per_s = 800.0, 1000.0
     plan = best(known, one, begun, held_per_s=700.0)
-    assert plan is not None
     assert 700.0 < plan.rate_per_s <= 750.0
 
 
@@ -98,7 +91,6 @@ def test_rates_that_slow_phases_explain_do_not_lower_the_next_below_what_is_cove
     evidence = Evidence(limits=SLO.limits)
     evidence.refuted_per_s, evidence.refuted_before_per_s = 1.1 * covered_per_s, 1.5 * covered_per_s
     plan = best(known, one, evidence)
-    assert plan is not None
     assert 0.7 * covered_per_s < plan.rate_per_s <= covered_per_s
 
 
@@ -106,14 +98,12 @@ def test_with_a_certified_rate_only_a_higher_one_that_is_worth_its_seconds_is_pl
     known: Belief, one: Trial
 ) -> None:
     plan = best(known, one, held_per_s=0.7 * PER_S[16])
-    assert plan is not None
     assert plan.worth > 0.7 * PER_S[16]
     assert best(known, one, held_per_s=PER_S[16] * 1.1) is None
 
 
 def test_the_rate_of_the_objective_is_the_only_one(known: Belief, one: Trial) -> None:
     plan = best(known, one, fixed_per_s=500.0)
-    assert plan is not None
     assert (plan.rate_per_s, plan.outlook.share) == (500.0, 1.0)
     assert best(known, one, fixed_per_s=2 * PER_S[16]) is None
     evidence = Evidence(limits=SLO.limits, refuted_per_s=500.0)

@@ -231,11 +231,6 @@ def test_gpus_by_the_names_that_drivers_give(gpu: str, memory_mib: int, instance
     assert instance in price.describes
 
 
-def test_cost_per_million_inferences() -> None:
-    # 1000/s for an hour are 3.6 million inferences; at 7.20 USD an hour that is 2 USD a million.
-    assert cost_per_million_inferences_usd(7.2, 1000) == pytest.approx(2.0)
-
-
 def test_energy_per_million_inferences() -> None:
     # 72 W while 1000/s are answered: 1000 s for a million, 72,000 J, 0.02 kWh.
     assert energy_kwh_per_million_inferences(72.0, 1000.0) == pytest.approx(0.02)

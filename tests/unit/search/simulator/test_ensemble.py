@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from simulated_bench import log_of
+from simulated_queues import log_of
 
 from loadgen.measurement.server_stats import BatchTimings
 from loadgen.spec.limits import LatencyLimit

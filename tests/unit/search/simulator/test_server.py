@@ -116,14 +116,6 @@ def test_the_saturation_and_the_mean_times_count_the_shapes_as_often_as_they_com
     assert only_the_first.mean_service_s[4, 1] == pytest.approx(0.010)
 
 
-def test_busy_neighbours_slow_an_execution_down_for_as_long_as_they_are_busy() -> None:
-    contended = service(1, 2)
-    contended[:, 2] *= 2.0
-    server = SimulatedServer(service_s=contended)
-    # 0 runs alone until 4 (40 % done), then both at half speed: it ends at 16; the other then has 4 ms to go.
-    assert done_ms(server, 0, 4) == [16, 20]
-
-
 def test_noise_is_used_in_turn() -> None:
     server = SimulatedServer(service_s=service(1), noise=(1.0, 1.5))
     assert done_ms(server, 0, 100, 200) == [10, 115, 210]

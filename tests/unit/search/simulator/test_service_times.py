@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import plain_engine
-from simulated_bench import SimulatedBench, default_service_s, log_of
+from simulated_bench import SimulatedBench, default_service_s
+from simulated_queues import log_of
 
 from loadgen.measurement.server_stats import BatchTimings
 from model_repo.spec import ServingConfig

@@ -33,7 +33,6 @@ def searched(bench: Any, folder: Path, slo: Slo) -> tuple[TrialStore, CertifiedR
 
 def test_both_limits_are_met_at_nearly_the_best_rate(tmp_path: Path) -> None:
     _, certified, _ = searched(SimulatedBench(), tmp_path, BOTH)
-    assert certified is not None
     winner, space = certified.winner, two_core_space(tmp_path)
 
     def truth(config: ServingConfig, requests: int = 20_000) -> float:
@@ -54,7 +53,6 @@ def test_a_configuration_over_the_memory_is_not_chosen_and_larger_ones_are_not_t
 
     slo = Slo(limits=(LatencyLimit(limit_ms=50.0),), max_memory_bytes=int(1.5 * GIB))
     store, certified, _ = searched(SimulatedBench(memory=memory), tmp_path, slo)
-    assert certified is not None
     assert certified.winner.served.instance_count == 1
     assert certified.winner.memory_bytes == GIB
     over = [trial for trial in store.trials if trial.served.instance_count > 1]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_bench import BudgetOfLoad
 from simulated_ensembles import LIMIT_MS, Ensemble, EnsembleBench
+from virtual_search import runner_on
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import EnsembleStep
@@ -17,9 +17,8 @@ from search.simulator.ensemble_surrogate import EnsembleSurrogate, new_surrogate
 from search.simulator.service_times_file import read_curves
 from search.space import SearchSpace, knobs_of
 from search.study.run import SEARCH_FILE, run_search
-from search.study.store import TrialStore, open_store
-from search.study.trial_runner import TrialRunner
-from search.trials.bench import BenchFailed, ObservedBench
+from search.study.store import TrialStore
+from search.trials.bench import BenchFailed
 from search.workload import Workload
 
 pytestmark = pytest.mark.slow
@@ -29,11 +28,9 @@ TWO = Ensemble({"first": lambda _size: 0.010, "second": lambda size: 0.002 + 0.0
 
 
 def searched(bench: EnsembleBench, space: SearchSpace, folder: Path, *, budget_s: float = 60.0) -> TrialStore:
-    store = open_store(space, folder, storage="sqlite://", seed=3)
-    budget = BudgetOfLoad(total_s=budget_s, spent=bench.spent)
-    common: dict[str, Any] = {"slo": SLO, "budget": budget, "seed": 3, "workload": bench.workload}
-    run_search(TrialRunner(store=store, bench=ObservedBench(bench), **common))
-    return store
+    runner = runner_on(bench, space, folder, slo=SLO, budget_s=budget_s)
+    run_search(runner)
+    return runner.store
 
 
 def causes(store: TrialStore) -> list[str]:
@@ -124,7 +121,6 @@ def test_members_that_need_too_much_memory_are_profiled_with_smaller_batches(tmp
     assert causes(store)[0] == "profile"
     assert "predicted" in causes(store)
     best = store.best()
-    assert best is not None
     assert max(member.max_batch_size for member in best.served.members) == 2
 
 

@@ -72,7 +72,5 @@ def test_a_rate_that_a_front_end_limits_is_certified(
     )
     bench.lets_through_per_s = lets_through_per_s
     _, certified, _ = search_on(bench, space, tmp_path, budget_s=budget_s)
-    assert certified is not None
     assert certified.winner.served.engine.precision == "fp16"
-    assert certified.winner.certificate is not None
     assert least_share < certified.winner.certificate.rate_per_s / lets_through_per_s < 1

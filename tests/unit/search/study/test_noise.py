@@ -4,22 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_bench import BudgetOfLoad, SimulatedBench
+from simulated_bench import SimulatedBench
 from spaces import two_core_space
-from virtual_search import SLO
+from virtual_search import SLO, runner_on
 
 from search.study.run import run_search
-from search.study.store import TrialStore, open_store
-from search.study.trial_runner import WHAT_WOULD_HELP, CannotMeasure, SearchImpossible, TrialRunner
+from search.study.store import TrialStore
+from search.study.trial_runner import WHAT_WOULD_HELP, CannotMeasure, SearchImpossible
 
 pytestmark = pytest.mark.slow
 
 
 def searched(folder: Path, bench: SimulatedBench, **options: Any) -> TrialStore:
-    store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3)
-    budget = BudgetOfLoad(total_s=600.0, spent=bench.spent)
-    run_search(TrialRunner(store=store, bench=bench, slo=SLO, budget=budget, seed=3, **options))
-    return store
+    runner = runner_on(bench, two_core_space(folder), folder, **options)
+    run_search(runner)
+    return runner.store
 
 
 def test_a_client_that_is_late_in_every_run_ends_the_search(tmp_path: Path) -> None:

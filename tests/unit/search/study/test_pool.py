@@ -66,28 +66,12 @@ def test_points_come_back_with_who_measured_them_and_on_what(tmp_path: Path, url
     assert {(trial.worker, trial.hardware) for trial in trials} == {("w1", MACHINE)}
     assert all(trial.rate_at_limit_per_s > 0 for trial in trials if trial.state == "complete")
     assert store.trials == trials
+    assert len(list(whole_lines(tmp_path / "w1" / TRIALS_FILE))) == 3, "on its own disk as well"
+    told = store.study.get_trials()
+    assert all(one.state in (STATES.COMPLETE, STATES.PRUNED) and one.value > 0 for one in told)
+    assert {(one.user_attrs["worker"], one.user_attrs["hardware"]) for one in told} == {("w1", MACHINE)}
     assert pool.gather() == []
     assert not pool.wait()
-
-
-def test_a_worker_keeps_its_trials_on_its_own_disk_as_well(tmp_path: Path, url: str) -> None:
-    store, pool = coordinator(tmp_path / "run", url)
-    offered(store, pool, 2)
-    worker(tmp_path / "w1", url).run()
-    assert len(list(whole_lines(tmp_path / "w1" / TRIALS_FILE))) == 2
-
-
-def test_optuna_sees_rate_state_and_hardware(tmp_path: Path, url: str) -> None:
-    store, pool = coordinator(tmp_path / "run", url)
-    offered(store, pool, 1)
-    worker(tmp_path / "w1", url).run()
-    [trial] = pool.gather()
-    store.record(trial)
-    [told] = store.study.get_trials()
-    assert told.state in (STATES.COMPLETE, STATES.PRUNED)
-    assert told.value > 0
-    assert told.user_attrs["hardware"] == MACHINE
-    assert told.user_attrs["worker"] == "w1"
 
 
 def test_a_worker_claims_only_what_its_machine_can(tmp_path: Path, url: str) -> None:
@@ -264,7 +248,9 @@ def test_closing_sends_workers_home_and_withdraws_the_queue(tmp_path: Path, url:
     offered(store, pool, 1)
     pool.gather()
     pool.close()
-    assert worker(tmp_path / "w1", url, idle_s=60.0).run() == 0
+    notes: list[Any] = []
+    assert worker(tmp_path / "w1", url, on_event=notes.append).run() == 0
+    assert notes == [], "it does not leave for want of tasks"
     assert pool.gather() == []
 
 

@@ -42,7 +42,6 @@ def test_an_engine_that_is_far_faster_standalone_comes_before_the_default(
     space = gpu_space(tmp_path, batch_ms, "fp32", "fp16")
     bench = SlowToChange(service_s=lambda config, size: batch_ms(config.engine.precision, size) / 1e3)
     store, certified, _ = search_on(bench, space, tmp_path, budget_s=budget_s)
-    assert certified is not None
     assert certified.winner.served.engine.precision == "fp16"
     assert any(trial.served == space.baseline() for trial in store.trials) == default_tried
 
@@ -52,6 +51,5 @@ def test_eight_instances_that_carry_twice_as_much_as_two_are_found(budget_s: flo
     space = gpu_space(tmp_path, lambda precision, batch: 2 + 0.5 * batch * SLOWER[precision], *SLOWER)
     bench = SimulatedBench(service_s=service_s, contention=contention)
     _, certified, _ = search_on(bench, space, tmp_path, budget_s=budget_s)
-    assert certified is not None
     assert certified.winner.served.instance_count == 8
     assert certified.winner.served.engine.precision == "int8"

@@ -60,6 +60,14 @@ def test_reopening_gives_back_every_finished_trial(space: SearchSpace, tmp_path:
     assert reopened.best() == trials[4]
 
 
+def test_a_file_of_trials_that_is_removed_is_written_again(space: SearchSpace, tmp_path: Path) -> None:
+    store = open_store(space, tmp_path, storage="sqlite://", seed=1)
+    finish_one(store)
+    (tmp_path / TRIALS_FILE).unlink()
+    finish_one(store)
+    assert len(open_store(space, tmp_path, storage="sqlite://", seed=1).trials) == 2
+
+
 def test_a_trial_that_optuna_missed_is_told_when_reopening(space: SearchSpace, tmp_path: Path) -> None:
     """Killed after the line was on the disk and before Optuna knew."""
     store = open_store(space, tmp_path, storage=None, seed=1)

@@ -1,30 +1,25 @@
 """The search and its certification on a simulated server, in virtual time, against the true best."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
+from simulated_bench import SimulatedBench, default_service_s
 from spaces import two_core_space
-from true_rates import true_rate
-from virtual_search import SLO, search_on, true_capacity
+from virtual_search import runner_on, search_on, true_capacity
 
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import ServingConfig
-from search.certification.certify import Caveat, CertifiedResult, certify_best
+from search.certification.certify import Caveat, CertifiedResult
 from search.records.confirmations import read_confirmations, violated_since
 from search.records.slo import Slo
 from search.simulator.service_times import ClosedLoop
 from search.space import SearchSpace, default_config
 from search.study.run import run_search
-from search.study.store import TrialStore, open_store
-from search.study.trial_runner import SearchImpossible, TrialRunner
+from search.study.store import TrialStore
+from search.study.trial_runner import SearchImpossible
 from search.trials import events
-from search.trials.bench import BenchFailed, ObservedBench
-from search.trials.context import Budget
 
 pytestmark = pytest.mark.slow
 
@@ -67,53 +62,16 @@ def test_the_winner_is_confirmed_again_on_a_restarted_server(found: Found) -> No
     assert found.certified.winner.certificate.servers == 2
 
 
-def after_the_search(bench: SimulatedBench, space: SearchSpace, folder: Path) -> tuple[TrialStore, ObservedBench]:
-    store, observed = open_store(space, folder, storage="sqlite://", seed=3), ObservedBench(bench)
-    budget = BudgetOfLoad(total_s=600.0, spent=bench.spent)
-    run_search(TrialRunner(store=store, bench=observed, slo=SLO, budget=budget, seed=3))
-    return store, observed
-
-
-def certified_in(total_s: float, store: TrialStore, observed: ObservedBench) -> CertifiedResult:
-    """Certify the best in so many seconds more."""
-    spent = observed.spent
-    budget = BudgetOfLoad(total_s=spent.load_s + spent.loading_s + total_s, spent=spent)
-    certified = certify_best(TrialRunner(store=store, bench=observed, slo=SLO, budget=budget, seed=3))
-    assert certified is not None
-    return certified
-
-
 def test_a_server_that_is_slower_after_its_restart_leaves_a_caveat(space: SearchSpace, tmp_path: Path) -> None:
     bench = SimulatedBench()
-    store, observed = after_the_search(bench, space, tmp_path)
     bench.service_s = lambda config, size: default_service_s(config, size) * (50.0 if bench.restarts else 1.0)
-    certified = certified_in(100.0, store, observed)
+    _, certified, _ = search_on(bench, space, tmp_path, budget_s=150.0)
     certificate = certified.winner.certificate
     assert certificate.servers == 1
     assert certificate.caveat is not None
     attempts = read_confirmations(tmp_path)
     assert any(one.again and one.answer == "violated" for one in attempts)
     assert violated_since(attempts, certified.winner.number, certificate.rate_per_s) is None
-
-
-def test_a_machine_that_slows_down_at_the_restart_still_gets_a_promise_that_says_so(
-    space: SearchSpace, tmp_path: Path
-) -> None:
-    bench = SimulatedBench()
-    store, observed = after_the_search(bench, space, tmp_path)
-    began_s = math.inf
-
-    def slow_for_a_minute(config: ServingConfig, size: int) -> float:
-        nonlocal began_s
-        if bench.restarts:
-            began_s = min(began_s, bench.spent.load_s)
-        return default_service_s(config, size) * (8.0 if 0 <= bench.spent.load_s - began_s < 55.0 else 1.0)
-
-    bench.service_s = slow_for_a_minute
-    certified = certified_in(100.0, store, observed)
-    certificate = certified.winner.certificate
-    assert certificate.caveat is not None
-    assert certificate.rate_per_s >= 0.5 * certified.winner.rate_at_limit_per_s
 
 
 def test_verified_trials_take_a_run_or_two_near_the_rate_at_the_limit(found: Found) -> None:
@@ -132,10 +90,7 @@ def test_the_search_spends_little_load(found: Found) -> None:
 def test_service_times_are_kept_with_the_run(space: SearchSpace, tmp_path: Path) -> None:
     first, second = SimulatedBench(), SimulatedBench()
     for bench in (first, second):
-        store = open_store(space, tmp_path, storage="sqlite://", seed=3)
-        run_search(
-            TrialRunner(store=store, bench=bench, slo=SLO, budget=Budget(total_s=600.0, clock=lambda: 0.0), seed=3)
-        )
+        run_search(runner_on(bench, space, tmp_path))
     assert second.spent.load_s < first.spent.load_s / 2
 
 
@@ -178,7 +133,6 @@ def test_profiles_in_which_nothing_meets_the_limit_do_not_outweigh_a_trial_that_
             return super()._loop(config, users, duration_s, 40 * noise, pauses_s)
 
     _, certified, _ = search_on(Cold(), space, tmp_path, budget_s=150.0)
-    assert certified is not None
     assert certified.winner.certificate.rate_per_s > 0.5 * true_best
 
 
@@ -218,7 +172,6 @@ def test_an_engine_that_does_not_work_is_dropped_and_its_rivals_go_on(space: Sea
     bench = SimulatedBench(faults=lambda config: "no CUDA" if config.engine.backend == "tensorrt" else None)
     store, certified, _ = search_on(bench, rivals, tmp_path)
     assert sum(trial.served.engine.backend == "tensorrt" for trial in store.trials) == 2
-    assert certified is not None
     assert certified.winner.served.engine.backend == "onnxruntime"
 
 
@@ -226,7 +179,6 @@ def test_stopping_certifies_the_best_so_far(space: SearchSpace, tmp_path: Path) 
     bench = SimulatedBench()
     store, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) > 4)
     assert len(store.trials) <= 5
-    assert certified is not None
     assert certified.winner.certificate.servers == 1
     assert certified.winner.certificate.caveat == Caveat.STOPPED
 
@@ -237,61 +189,15 @@ def test_the_same_seed_gives_the_same_trials_and_winner(found: Found, tmp_path: 
     assert (again.trials, certified) == (found.store.trials, found.certified)
 
 
-def test_a_machine_that_has_become_slower_shows_in_one_run_what_it_keeps(
-    space: SearchSpace, tmp_path: Path
-) -> None:
-    """By a replay of the run that was not kept: not by many lower rates, each with a run of its own."""
-    bench = SimulatedBench()
-    store, observed = after_the_search(bench, space, tmp_path)
-    bench.slowness = lambda load_s: 1.2
-    certified = certified_in(100.0, store, observed)
-    first, *_ = attempts = [one for one in read_confirmations(tmp_path) if one.trial == certified.winner.number]
-    assert not first.met
-    assert sum(not one.met for one in attempts) <= 2
-    assert certified.winner.certificate.servers == 2
-
-
 def test_a_client_that_is_late_at_half_the_rate_too_fails_the_trial(space: SearchSpace, tmp_path: Path) -> None:
     default = default_config(space.engines[0])
     bench = SimulatedBench(late=lambda config: config != default)
-    store, _ = after_the_search(bench, space, tmp_path)
+    store, _, _ = search_on(bench, space, tmp_path)
     others = [trial for trial in store.trials if trial.served != default]
     assert others
     assert {(trial.state, trial.reason, trial.probes) for trial in others} == {
         ("failed", "the client sent late", 4)
     }
-
-
-def test_an_estimate_that_was_luck_is_not_certified(space: SearchSpace, tmp_path: Path) -> None:
-    """A configuration slows down after the search: what it carries then is certified at most."""
-    bench = SimulatedBench()
-    store, observed = after_the_search(bench, space, tmp_path)
-    lucky = store.best()
-    assert lucky is not None
-
-    def slower(config: ServingConfig, size: int) -> float:
-        return default_service_s(config, size) * (2.0 if config == lucky.served else 1.0)
-
-    bench.service_s = slower
-    winner = certified_in(200.0, store, observed).winner
-    assert winner.certificate.rate_per_s < true_rate(winner.served, slower, limit_ms=SLO.first.limit_ms)
-
-
-def test_a_bench_that_dies_while_certifying_costs_the_trial_not_the_run(
-    space: SearchSpace, tmp_path: Path
-) -> None:
-    store, observed = after_the_search(SimulatedBench(), space, tmp_path)
-    best = store.best()
-    assert best is not None
-
-    class Dying(SimulatedBench):
-        def measure(self, *arguments: Any, **options: Any) -> Probe:
-            if self.loaded[-1] == best.served:
-                raise BenchFailed("the server has died")
-            return super().measure(*arguments, **options)
-
-    dying = ObservedBench(Dying(), runs=observed.runs)
-    assert certified_in(200.0, store, dying).winner.served != best.served
 
 
 def test_an_engine_whose_graphs_cannot_be_recorded_is_served_without_them(
@@ -315,14 +221,11 @@ def test_kinds_for_which_there_was_no_time_are_profiled_when_there_is_some_after
         def saturate(self, concurrency: Any, duration_s: Any, seed: Any, shape: int | None = None) -> ClosedLoop:
             return super().saturate(concurrency, 5 * duration_s, seed)
 
-    bench = Slow()
-    budget = BudgetOfLoad(total_s=90.0, spent=bench.spent)
-    store = open_store(space, tmp_path, storage="sqlite://", seed=3)
     profiled: list[str] = []
 
     def on_event(event: events.Event) -> None:
         if isinstance(event, events.PhaseStarted):
             profiled.append(event.name)
 
-    run_search(TrialRunner(store=store, bench=bench, slo=SLO, budget=budget, seed=3, on_event=on_event))
+    run_search(runner_on(Slow(), space, tmp_path, budget_s=90.0, on_event=on_event))
     assert "profile" in profiled[profiled.index("search") :]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_bench import SimulatedBench, log_of
+from simulated_bench import SimulatedBench
+from simulated_queues import log_of
 from spaces import two_core_space
 
 from loadgen.measurement.request_log import RequestLog
@@ -23,12 +24,11 @@ from search.simulator.replay import (
     seconds_for,
 )
 from search.simulator.server import SimulatedServer, simulate
-from search.simulator.surrogate import Predicted
-from search.space import knobs_of
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.context import Budget
 from search.trials.predicted_trial import run_predicted_trial
+from search.trials.trial import Trial
 from search.workload import unit_arrivals
 
 LIMIT = LatencyLimit(limit_ms=50.0)
@@ -93,6 +93,18 @@ def test_runs_are_long_where_violations_come_in_bursts_and_short_where_requests_
     assert seconds_for(replace(sharp, vif=80), 2_500, LIMIT) == MAX_REPLAY_S
 
 
+def service_s(config: ServingConfig, size: int) -> float:
+    return 0.006 + 0.0012 * size
+
+
+def tried(folder: Path, bench: SimulatedBench, predicted: SimulatedServer, predicted_per_s: float) -> Trial:
+    store = open_store(two_core_space(folder, limit_ms=bench.limit_ms), folder, storage="sqlite://", seed=1)
+    slo, budget = Slo(limits=(LatencyLimit(limit_ms=bench.limit_ms),)), Budget(total_s=600.0, clock=lambda: 0.0)
+    runner = TrialRunner(store=store, bench=bench, slo=slo, budget=budget, seed=1)
+    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
+    return run_predicted_trial(runner, predicted, config, 0, predicted_per_s)
+
+
 @dataclass
 class BusyClientBench(SimulatedBench):
     """Its client is late above this rate."""
@@ -121,46 +133,22 @@ class FrontEndBench(SimulatedBench):
 def test_a_trial_ends_at_a_rate_that_front_end_and_client_carry_though_far_more_was_predicted(
     kind: type[Any], front_per_s: float, tmp_path: Path
 ) -> None:
-    bench = kind(service_s=lambda config, size: 0.006 + 0.0012 * size, front_per_s=front_per_s)
-    store = open_store(two_core_space(tmp_path, limit_ms=50.0), tmp_path, storage="sqlite://", seed=1)
-    budget = Budget(total_s=600.0, clock=lambda: 0.0)
-    slo = Slo(limits=(LIMIT,))
-    runner = TrialRunner(store=store, bench=bench, slo=slo, budget=budget, seed=1)
-    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
-    predicted_per_s = rate_at_limit(server(), (LIMIT,), unit_arrivals(1))
-    guess = Predicted(knobs=knobs_of(config), rate_per_s=predicted_per_s, sd=0.1, simulated_per_s=predicted_per_s)
-    trial = run_predicted_trial(runner, server(), config, 0, guess.rate_per_s)
-    assert trial is not None
-    assert trial.rate_at_limit_per_s is not None
+    bench = kind(service_s=service_s, front_per_s=front_per_s)
+    trial = tried(tmp_path, bench, server(), rate_at_limit(server(), (LIMIT,), unit_arrivals(1)))
     assert 0.5 * front_per_s < trial.rate_at_limit_per_s < 1.1 * front_per_s
 
 
 def test_the_first_run_is_no_higher_than_what_closed_loops_got_through(tmp_path: Path) -> None:
     """A run far above what a front end carries leaves it with requests that it never answers."""
-    bench = FrontEndBench(service_s=lambda config, size: 0.006 + 0.0012 * size, front_per_s=200.0)
-    store = open_store(two_core_space(tmp_path, limit_ms=50.0), tmp_path, storage="sqlite://", seed=1)
-    budget = Budget(total_s=600.0, clock=lambda: 0.0)
-    runner = TrialRunner(store=store, bench=bench, slo=Slo(limits=(LIMIT,)), budget=budget, seed=1)
-    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
-    guess = Predicted(knobs=knobs_of(config), rate_per_s=900.0, sd=0.1, simulated_per_s=900.0)
-    trial = run_predicted_trial(runner, replace(server(), let_through_per_s=220.0), config, 0, guess.rate_per_s)
-    assert trial is not None
-    assert trial.rate_at_limit_per_s is not None
+    bench = FrontEndBench(service_s=service_s, front_per_s=200.0)
+    trial = tried(tmp_path, bench, replace(server(), let_through_per_s=220.0), 900.0)
     assert trial.load_runs[0].rate_per_s == pytest.approx(220.0)
     assert 150.0 < trial.rate_at_limit_per_s < 220.0
 
 
 def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_arrivals(tmp_path: Path) -> None:
-    bench = SimulatedBench(service_s=lambda config, size: 10 * (0.006 + 0.0012 * size), limit_ms=500.0)
-    store = open_store(two_core_space(tmp_path, limit_ms=500.0), tmp_path, storage="sqlite://", seed=1)
-    slo = Slo(limits=(LatencyLimit(limit_ms=500.0),))
-    runner = TrialRunner(
-        store=store, bench=bench, slo=slo, budget=Budget(total_s=600.0, clock=lambda: 0.0), seed=1
-    )
-    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
-    guess = Predicted(knobs=knobs_of(config), rate_per_s=20.0, sd=0.1, simulated_per_s=20.0)
-    trial = run_predicted_trial(runner, server(), config, 0, guess.rate_per_s)
-    assert trial is not None
+    bench = SimulatedBench(service_s=lambda config, size: 10 * service_s(config, size), limit_ms=500.0)
+    trial = tried(tmp_path, bench, server(), 20.0)
     assert trial.state == "complete"
     seeds = [run.seed for run in trial.load_runs]
     assert len(seeds) == trial.probes > 2
@@ -176,11 +164,5 @@ class StallingBench(SimulatedBench):
 
 
 def test_no_replay_puts_a_capacity_far_above_a_rate_that_missed_the_limit(tmp_path: Path) -> None:
-    bench = StallingBench(service_s=lambda config, size: 0.006 + 0.0012 * size)
-    store = open_store(two_core_space(tmp_path, limit_ms=50.0), tmp_path, storage="sqlite://", seed=1)
-    budget = Budget(total_s=600.0, clock=lambda: 0.0)
-    runner = TrialRunner(store=store, bench=bench, slo=Slo(limits=(LIMIT,)), budget=budget, seed=1)
-    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
-    trial = run_predicted_trial(runner, server(), config, 0, 300.0)
-    assert trial is not None
+    trial = tried(tmp_path, StallingBench(service_s=service_s), server(), 300.0)
     assert (trial.rate_at_limit_per_s or 0.0) < trial.load_runs[0].rate_per_s

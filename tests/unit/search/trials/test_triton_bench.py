@@ -47,8 +47,9 @@ class Failing:
             raise self.loads.pop(0)
 
 
-def bench_on(server: Any) -> TritonBench:
-    return TritonBench(server, None, payload=Payload(), limit_ms=50.0, timeout_s=1.0)
+def bench_on(server: Any, generator: Any = None, **options: Any) -> TritonBench:
+    given = {"payload": Payload(), "limit_ms": 50.0, "timeout_s": 1.0, **options}
+    return TritonBench(server, generator, **given)
 
 
 CONFIG = ServingConfig(engine=plain_engine(files=(("model.onnx", Path("model.onnx")),)), max_batch_size=4)
@@ -136,7 +137,7 @@ class Late(SimulatedGenerator):
 def test_a_late_client_only_makes_latencies_longer_if_all_requests_left(outcome: int, sent: bool) -> None:
     generator = Late(service_ms=10.0, send_lag_ms=20.0)
     generator.outcome = outcome
-    bench = TritonBench(Counted(), generator, payload=Payload(), limit_ms=50.0, timeout_s=1.0)  # type: ignore[arg-type]
+    bench = bench_on(Counted(), generator)
     bench.load(CONFIG)
     probe = bench.measure(20.0, 3.0, seed=1)
     assert probe.problems
@@ -146,7 +147,7 @@ def test_a_late_client_only_makes_latencies_longer_if_all_requests_left(outcome:
 @pytest.mark.parametrize("ours", [True, False])
 def test_after_requests_that_were_given_up_the_next_run_has_a_fresh_server(ours: bool) -> None:
     server: Any = Counted(ours=ours)
-    bench = TritonBench(server, Recorded(service_ms=10.0), payload=Payload(), limit_ms=50.0, timeout_s=1.0)  # type: ignore[arg-type]
+    bench = bench_on(server, Recorded(service_ms=10.0))
     bench.load(CONFIG)
     bench.measure(50.0, 3.0, seed=1)
     bench.measure(300.0, 3.0, seed=2)  # a third of it is answered in time
@@ -160,7 +161,7 @@ def test_after_requests_that_were_given_up_the_next_run_has_a_fresh_server(ours:
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_configuration_that_follows_requests_that_were_given_up_has_a_fresh_server(ours: bool) -> None:
     server: Any = Counted(ours=ours)
-    bench = TritonBench(server, Recorded(service_ms=10.0), payload=Payload(), limit_ms=50.0, timeout_s=1.0)  # type: ignore[arg-type]
+    bench = bench_on(server, Recorded(service_ms=10.0))
     bench.load(CONFIG)
     bench.measure(300.0, 3.0, seed=2)
     bench.load(CONFIG)
@@ -188,7 +189,7 @@ class Dying(Counted):
     ids=["once", "always", "of memory"],
 )
 def test_a_run_whose_server_dies_is_repeated_once(server: Any, restarts: int, measured: bool) -> None:
-    bench = TritonBench(server, Recorded(service_ms=10.0), payload=Payload(), limit_ms=50.0, timeout_s=1.0)  # type: ignore[arg-type]
+    bench = bench_on(server, Recorded(service_ms=10.0))
     bench.load(CONFIG)
     with nullcontext() if measured else pytest.raises(BenchFailed, match="died"):
         assert bench.measure(150.0, 3.0, seed=2).log.failed.any()
@@ -245,14 +246,7 @@ def test_a_server_that_answers_otherwise_in_company_mixes_rows(protocol: Any, un
         server.endpoint = SimpleNamespace(
             host="127.0.0.1", url=lambda protocol: url, metrics_port=None, headers=lambda protocol: ()
         )
-        bench = TritonBench(
-            server,
-            together,  # type: ignore[arg-type]
-            payload=Payload(),
-            limit_ms=50.0,
-            timeout_s=60.0,
-            workload=workload,
-        )
+        bench = bench_on(server, together, timeout_s=60.0, workload=workload)
         bench.load(replace(CONFIG, engine=replace(CONFIG.engine, model_name="m")))
         found = bench.compare_answers(60.0)
     assert found.mixed == (under_load == "wrong")
@@ -320,8 +314,7 @@ def test_a_closed_loop_has_the_batches_of_each_member() -> None:
         server.endpoint = SimpleNamespace(
             host="127.0.0.1", url=lambda protocol: url, metrics_port=None, headers=lambda protocol: ()
         )
-        bench = bench_on(server)
-        bench.workload, bench._generator = workload, SimulatedGenerator(service_ms=1.0)  # type: ignore[assignment]
+        bench = bench_on(server, SimulatedGenerator(service_ms=1.0), workload=workload)
         bench.load(replace(CONFIG, engine=whole, members=members))
         loop = bench.saturate(2, 0.1, seed=1)
     assert loop.batches == ()
