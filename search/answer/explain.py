@@ -17,7 +17,7 @@ from search.record import Record
 from search.records.confirmations import BelievedRecord, ConfirmationRecord, believed, read_confirmations
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_trials, recommendation_if_any
-from search.records.trial import Cause, ConfigRecord, LoadRunRecord, TrialRecord, WhyRecord
+from search.records.trial import Cause, ConfigRecord, SentLoadRecord, TrialRecord, WhyRecord
 
 Role = Literal["winner", "baseline", "alternative"]
 
@@ -222,7 +222,7 @@ def _result(trial: TrialRecord) -> str:
 
 
 def _step(
-    run: LoadRunRecord | ConfirmationRecord,
+    run: SentLoadRecord,
     trial: int,
     step: Step,
     belief: BelievedRecord | None,
