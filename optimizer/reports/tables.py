@@ -105,11 +105,6 @@ def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Ite
         yield "energy per million, only GPUs", texts
 
 
-def _shown(found: RecommendationRecord) -> list[TrialRecord]:
-    baseline = default_of(found)
-    return [found.winner] if baseline is None else [found.winner, baseline]
-
-
 def _gpu(trial: TrialRecord) -> str:
     gpu = None if trial.measurement is None else trial.measurement.gpu
     if gpu is None:
@@ -280,7 +275,8 @@ def replicas(found: RecommendationRecord) -> Table | None:
     if found.winner.certificate is None:
         return None
     usd = found.cost.price.usd_per_hour
-    shown = [trial.certificate.rate_per_s for trial in _shown(found) if trial.certificate is not None]
+    certificates = (trial.certificate for trial in (found.winner, default_of(found)) if trial is not None)
+    shown = [certificate.rate_per_s for certificate in certificates if certificate is not None]
     asked = [rate for rate in (found.cost.rate_to_serve_per_s, found.cost.peak_rate_per_s) if rate is not None]
     rows = []
     for rate in sorted({*round_rates(shown[0] / MIN_PARTS, MIN_REPLICAS * shown[0]), *asked}):

@@ -17,7 +17,7 @@ from search.record import Record
 from search.records.confirmations import BelievedRecord, ConfirmationRecord, believed, read_confirmations
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_trials, recommendation_if_any
-from search.records.trial import Cause, ConfigRecord, LoadRunRecord, PredictionRecord, TrialRecord, WhyRecord
+from search.records.trial import Cause, ConfigRecord, SentLoadRecord, TrialRecord, WhyRecord
 
 Role = Literal["winner", "baseline", "alternative"]
 
@@ -131,33 +131,11 @@ def _predicted(why: WhyRecord | None) -> list[str]:
     if why is None or why.prediction is None:
         return ["None: it was not simulated."]
     guess = why.prediction
-    high, low = guess.rate_per_s * math.exp(guess.sd), guess.rate_per_s * math.exp(-guess.sd)
-    about = (
-        f"{format_rate(guess.rate_per_s)}/s of capacity, give or take a standard error of {100 * guess.sd:.0f} %"
-    )
-    lines = [
-        f"{about} ({format_rate(low)} to {format_rate(high)}/s): number {guess.rank} of {guess.untried} untried."
+    rank = f"number {guess.rank} of {guess.untried} untried"
+    return [
+        f"{format_rate(guess.rate_per_s)}/s of capacity, with a standard error of {100 * guess.sd:.0f} %: {rank}.",
+        f"The simulation alone gives {format_rate(guess.simulated_per_s)}/s; --json has the execution times.",
     ]
-    correction = guess.rate_per_s / guess.simulated_per_s
-    if abs(math.log(correction)) > 1e-6:
-        lines.append(
-            f"The simulation gives {format_rate(guess.simulated_per_s)}/s; measurements of others moved that by "
-            f"{100 * (correction - 1):+.1f} %."
-        )
-    lines.append(_service_times(guess))
-    return lines
-
-
-def _service_times(guess: PredictionRecord) -> str:
-    times = guess.service_times
-    each = ", ".join(
-        f"{size}: {busy_ms:.3g}" for size, busy_ms in zip(times.batch_sizes, times.all_busy_ms, strict=True)
-    )
-    of_member = "" if times.model is None else f" of {times.model}, which saturates first,"
-    return (
-        f"From execution times{of_member} in ms, by batch size, with all instances busy: {each}; and "
-        f"{times.overhead_ms:.3g} ms per request outside the execution."
-    )
 
 
 def _seen(trial: TrialRecord) -> list[str]:
@@ -244,7 +222,7 @@ def _result(trial: TrialRecord) -> str:
 
 
 def _step(
-    run: LoadRunRecord | ConfirmationRecord,
+    run: SentLoadRecord,
     trial: int,
     step: Step,
     belief: BelievedRecord | None,

@@ -11,11 +11,12 @@ from pydantic import Field
 
 from loadgen.finite import Count
 from loadgen.measurement.request_log import none_if_not_finite
+from loadgen.records.record import Answer
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import combined_answer
 from search.record import Rate, Record, passing_over
 from search.records.run_files import append_line, read_records
-from search.records.trial import run_word
+from search.records.trial import SentLoadRecord
 
 CONFIRMATIONS_FILE = "confirmations.jsonl"
 
@@ -46,46 +47,24 @@ def believed(capacity_per_s: float, error: float, **more: float | None) -> Belie
     return BelievedRecord(capacity_per_s=capacity_per_s, low_per_s=low_per_s, high_per_s=high_per_s, **more)
 
 
-class ConfirmationRecord(Record):
+class ConfirmationRecord(SentLoadRecord):
     """One line: a load run with fresh arrivals, which ends when it is decided if the rate is certified."""
 
     schema_version: Literal[2] = 2
     trial: int
     again: bool = Field(description="True for a second confirmation; on a restarted server if we run it.")
-    rate_per_s: float
-    met: bool
-    answer: str = Field(description="met, violated or inconclusive; with problems, the client may be why.")
+    answer: Answer = Field(description="met, violated or inconclusive; with problems, the client may be why.")
     reason: str
     overloaded: bool
     seconds: float
     requests: Count
     violations: Count = Field(description="Violations of the first limit, or of a colocated model's.")
-    model: str | None = Field(default=None, description="The colocated model whose limit was violated.")
-    latency_ms: float | None = Field(
-        description="At the first limit's quantile; null if too many requests failed."
-    )
-    problems: tuple[str, ...]
     burst: float | None = Field(
         default=None, description="The mean number of late requests in a group; null: too short to tell."
     )
-    change: str | None = Field(
-        default=None,
-        description="How the run changed in its middle, in words: nearly all late requests were in one half. "
-        "null: it did not, or it was overloaded.",
-    )
     believed: BelievedRecord | None = Field(default=None, description="null: an earlier version.")
-    began_unix_s: float | None = Field(
-        default=None, description="When it began; null: an earlier version did not keep it."
-    )
 
     _earlier = passing_over("why")
-
-    @property
-    def word(self) -> str:
-        """The answer, or the tendency, in a word or two."""
-        return run_word(
-            self.answer, met=self.met, overloaded=self.overloaded, late=self.violations, n=self.requests
-        )
 
     @property
     def late(self) -> str:

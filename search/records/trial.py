@@ -10,7 +10,7 @@ from pydantic import Field
 from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
-from loadgen.records.record import FiguresRecord
+from loadgen.records.record import Answer, FiguresRecord
 from search.record import Rate, Record
 from search.records.certificate import CertificateRecord
 
@@ -183,14 +183,13 @@ class MeasurementRecord(FiguresRecord, Record):
         return math.floor((1 - min(late)) * self.requests) if late else self.failures
 
 
-class LoadRunRecord(Record):
-    """One load run of a trial, and its verdict on the SLO."""
+class SentLoadRecord(Record):
+    """One load run of a search, and its verdict on the SLO."""
 
     rate_per_s: Rate
     latency_ms: float | None = Field(description="At the first limit's quantile; null: too many requests failed.")
     met: bool
-    trusted: bool = Field(description="False if the client or the machine disturbed the run; see `problems`.")
-    answer: Literal["met", "violated", "inconclusive"] | None = Field(
+    answer: Answer | None = Field(
         default=None,
         description="What the run decides by itself, at 95 %; null: an earlier version did not keep it.",
     )
@@ -200,7 +199,6 @@ class LoadRunRecord(Record):
     overloaded: bool | None = Field(
         default=None, description="True if requests were sent faster than they were answered."
     )
-    seed: int | None = Field(default=None, description="Seed of the arrivals.")
     problems: tuple[str, ...] = ()
     model: str | None = Field(default=None, description="The colocated model that requests and violations are of.")
     change: str | None = Field(
@@ -219,6 +217,13 @@ class LoadRunRecord(Record):
             self.answer, met=self.met, overloaded=bool(self.overloaded), late=self.violations, n=self.requests
         )
         return word if self.model is None or self.met else f"{self.model} {word}"
+
+
+class LoadRunRecord(SentLoadRecord):
+    """One load run of a trial."""
+
+    trusted: bool = Field(description="False if the client or the machine disturbed the run; see `problems`.")
+    seed: int | None = Field(default=None, description="Seed of the arrivals.")
 
 
 def run_word(answer: str | None, *, met: bool, overloaded: bool, late: int | None, n: int | None) -> str:
