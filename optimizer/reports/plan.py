@@ -13,6 +13,7 @@ from loadgen.reports.kit import table_of_texts, terminal_table
 from optimizer.config import OptimizeConfig
 from optimizer.reports import text
 from optimizer.run.prepare import Prepared
+from optimizer.run.recommendation import machine_record
 from optimizer.run_file import objective_of, slo_of
 from search.labels import hidden_knobs
 from search.trials.trial import config_to_record
@@ -25,7 +26,7 @@ def plan_record(
     prepared: Prepared, config: OptimizeConfig, workload: Workload, notes: Sequence[str]
 ) -> dict[str, Any]:
     """Return the plan as values for JSON; `knobs` has the values to try of each knob."""
-    space, machine = prepared.space, prepared.machine
+    space = prepared.space
     return {
         "schema_version": PLAN_SCHEMA_VERSION,
         "model": prepared.record,
@@ -36,12 +37,7 @@ def plan_record(
         "slo": slo_of(config),
         "objective": objective_of(config).record,
         "workload": workload.record,
-        "machine": {
-            "cpu": machine.cpu,
-            "cores": machine.logical_cores,
-            "memory_bytes": machine.memory_bytes,
-            "gpus": [gpu.name for gpu in machine.gpus],
-        },
+        "machine": machine_record(prepared.machine),
         "price": prepared.price,
         "server": config.server,
         "knobs": space.axes(),
@@ -69,7 +65,7 @@ def plan_view(plan: dict[str, Any]) -> RenderableType:
         "limit": text.limits_text(plan["slo"]),
         "objective": f"the lowest {objective.name}{at}",
         "traffic": f"{workload.arrivals}, {rows} row{'s' if rows > 1 else ''} per request",
-        "machine": ", ".join((machine["cpu"], f"{machine['cores']} cores", *machine["gpus"])),
+        "machine": ", ".join((machine.cpu, f"{machine.cores} cores", *machine.gpus)),
         "price": f"{format_dollars(price.usd_per_hour)} an hour: {price.describes}",
         "server": plan["server"],
         **{name: ", ".join(map(str, values)) for name, values in plan["knobs"].items() if name not in hidden},

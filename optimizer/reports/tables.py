@@ -46,11 +46,18 @@ def comparison(found: RecommendationRecord) -> Table:
         sizes = [trial.memory_bytes for trial in shown]
         rows.append((name, [UNKNOWN if size is None else memory_text(size) for size in sizes]))
     rows.append(("cost per million", [format_dollars(million_usd(found, trial)) for trial in shown]))
+    return _first_stands_out(("", *columns), [*rows, *_circumstances(found, shown)])
+
+
+def _first_stands_out(
+    headings: tuple[str, ...], rows: Sequence[tuple[str, Sequence[str]]], style: str = ""
+) -> Table:
+    """Return a table of texts in which the first column after the names is the main one."""
     cells = [
-        (name, [Cell(text=one, style="" if position else "main") for position, one in enumerate(texts)])
-        for name, texts in [*rows, *_circumstances(found, shown)]
+        (name, [Cell(text=one, style=style if at else f"main {style}".strip()) for at, one in enumerate(texts)])
+        for name, texts in rows
     ]
-    return table_of_texts(("", *columns), cells)
+    return table_of_texts(headings, cells)
 
 
 def summary(found: RecommendationRecord) -> Table:
@@ -180,14 +187,7 @@ def stages(found: RecommendationRecord) -> Table:
     sizes = [None if server is None else server.mean_batch_size for server in servers]
     rows.append(("mean batch size", [UNKNOWN if size is None else f"{size:.2f}" for size in sizes]))
     headings = ("mean ms of a request", "recommended", baseline_name(found.winner.config))[: 1 + len(columns)]
-    cells = [
-        (
-            name,
-            [Cell(text=one, style="number" if position else "main number") for position, one in enumerate(texts)],
-        )
-        for name, texts in rows
-    ]
-    return table_of_texts(headings, cells)
+    return _first_stands_out(headings, rows, NUMBER)
 
 
 def layers(found: RecommendationRecord) -> Table | None:

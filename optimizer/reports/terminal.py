@@ -118,14 +118,6 @@ def _part(title: str, lines: Iterable[str], table: Table | None) -> Iterator[Ren
         yield from ("", Text(title, style="bold"), Padding(Group(*inside), (0, 0, 0, 2)))
 
 
-_ROLES = {
-    "winner": ", the recommendation",
-    "baseline": ", the baseline",
-    "alternative": ", an alternative of the recommendation",
-    None: "",
-}
-
-
 def explanation_view(explanation: Explanation, found: RecommendationRecord | None = None) -> RenderableType:
     """Return the questions on a trial and their answers, with every load run that decided anything.
 
@@ -141,7 +133,8 @@ def explanation_view(explanation: Explanation, found: RecommendationRecord | Non
         ("Cost", (spent,), None),
     )
     parts: list[RenderableType] = [] if found is None else [recommendation_view(found), ""]
-    parts += [Text.assemble((f"Trial {trial.number}", "bold"), f"{_ROLES[explanation.role]}: {knobs}")]
+    role = "" if explanation.role is None else f", the {explanation.role}"
+    parts += [Text.assemble((f"Trial {trial.number}", "bold"), f"{role}: {knobs}")]
     for section in sections:
         parts += _part(*section)
     return Group(*parts)

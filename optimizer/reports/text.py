@@ -170,13 +170,10 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
 
 def remarks(found: RecommendationRecord) -> Iterator[str]:
     """Yield why this configuration, what its rate is of the engine's own, how its answers compare, and advice."""
-    yield from filter(None, (found.reason, share_of_engine(found), answers_under_load(found), found.advice))
-
-
-def answers_under_load(found: RecommendationRecord) -> str | None:
-    """Return how answers under load compared with those to lone requests; None without batches, or if not kept."""
-    answers = found.winner.answers
-    return None if answers is None or not found.winner.config.batching_sizes else f"{answers.text}."
+    yield from filter(None, (found.reason, share_of_engine(found)))
+    if found.winner.answers is not None and found.winner.config.batching_sizes:
+        yield f"{found.winner.answers.text}."
+    yield from filter(None, [found.advice])
 
 
 def share_of_engine(found: RecommendationRecord) -> str | None:

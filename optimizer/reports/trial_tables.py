@@ -8,6 +8,7 @@ from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import UNKNOWN, format_ms, format_rate
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number
 from optimizer.reports.evidence import Evidence
+from optimizer.run.progress import PHASES
 from search.answer.explain import RateStep
 from search.labels import rate_text
 from search.records.confirmations import BelievedRecord
@@ -113,22 +114,12 @@ def seconds(found: RecommendationRecord) -> Table:
     rows = []
     for stage in spent.stages:
         parts = (stage.seconds, stage.load, stage.loading_models, stage.waiting)
-        rows.append((Cell(text=STAGES.get(stage.stage, stage.stage), style="main"), *map(_seconds, parts)))
+        rows.append((Cell(text=PHASES.get(stage.stage, stage.stage), style="main"), *map(_seconds, parts)))
         if stage.stage == "prepare":
             rows += [_step_row(step) for step in spent.preparation]
     whole = (spent.total, spent.load, spent.loading_models, spent.other)
     rows.append((Cell(text="in all", style="main"), *map(_seconds, whole)))
     return Table(headings=("seconds of", "all", "load", "loading", "else"), rows=tuple(rows))
-
-
-STAGES = {
-    "prepare": "preparation",
-    "profile": "profiles",
-    "search": "trials",
-    "certify": "certification",
-    "finish": "profile of the recommendation",
-}
-"""The stages in the words of the reports."""
 
 
 def _step_row(step: StepRecord) -> tuple[Cell, ...]:

@@ -25,7 +25,7 @@ PHASES = {
     "profile": "Profiling",
     "search": "Searching",
     "certify": "Certifying",
-    "finish": "Writing files",
+    "finish": "Finishing",
 }
 
 

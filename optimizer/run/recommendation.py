@@ -23,6 +23,7 @@ from model_repo.repository.own_model import CONFIG_FILE
 from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import ServingConfig
 from optimizer.config import OptimizeConfig
+from optimizer.machine.hardware import Hardware
 from optimizer.run.own_copies import config_file, own_text
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
@@ -97,13 +98,7 @@ def recommendation_record(
         alternatives=result.alternatives,
         reason=result.reason,
         seconds=seconds,
-        machine=MachineRecord(
-            cpu=prepared.machine.cpu,
-            cores=prepared.machine.logical_cores,
-            memory_bytes=prepared.machine.memory_bytes,
-            gpus=tuple(gpu.name for gpu in prepared.machine.gpus),
-            versions=dict(_versions()),
-        ),
+        machine=machine_record(prepared.machine),
         served=result.served,
         runtime=_runtime(config, result, triton_version),
         frontier=result.frontier if config.pareto else (),
@@ -217,6 +212,17 @@ def _runtime(config: OptimizeConfig, result: SearchResult, triton_version: str |
         packages=server_pins(engine.backend, gpu=engine.device == "gpu", more=imported_distributions(engine))
         if ours
         else {},
+    )
+
+
+def machine_record(machine: Hardware) -> MachineRecord:
+    """Return the machine with the versions of our packages on it."""
+    return MachineRecord(
+        cpu=machine.cpu,
+        cores=machine.logical_cores,
+        memory_bytes=machine.memory_bytes,
+        gpus=tuple(gpu.name for gpu in machine.gpus),
+        versions=dict(_versions()),
     )
 
 

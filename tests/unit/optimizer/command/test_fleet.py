@@ -50,6 +50,7 @@ def test_the_cheapest_machine_comes_first_with_as_many_replicas_as_the_rate_need
     runs = [run(tmp_path / "large", 1000.0, 1.0), run(tmp_path / "small", 150.0, 0.18)]
     for rate, expected in (
         (120.0, [("small", 1, 0.18), ("large", 1, 1.0)]),
+        (1100.0, [("small", 8, 1.44), ("large", 2, 2.0)]),
         (2500.0, [("large", 3, 3.0), ("small", 17, 3.06)]),
     ):
         offers = plan_fleet(runs, rate_per_s=rate).offers
