@@ -55,15 +55,10 @@ def loadtest(values: Values, origins: Origins) -> None:
         return
     fleet = None
     if options.master:
-        from loadgen.distributed.secret import cluster_secret
-
-        secret = cluster_secret(options.bind, os.environ)
         # It brings in Locust, which replaces parts of the standard library: before anything else uses them.
         from loadgen.distributed.master import DistributedGenerator
 
-        fleet = DistributedGenerator(
-            host=options.bind, port=options.port, workers=options.expect_workers, secret=secret
-        )
+        fleet = DistributedGenerator(host=options.bind, port=options.port, workers=options.expect_workers)
     from loadgen.command import run
     from loadgen.command.arguments import order_from_options
     from loadgen.spec.load_test import Note

@@ -89,19 +89,14 @@ def worker_from_options(options: LoadTestOptions, environment: Mapping[str, str]
     server = None
     if options.url is not None:
         server = Target(url=options.url, model_name="any", headers=found, **_client_pair(options))
-        _check_pair(server)
+        if server.client_cert is not None:
+            tls_context(server)  # certificate and key can be used
     secret = cluster_secret(options.worker, environment)
     return WorkerRights(secret=secret, server=server, may_load_others=options.yes)
 
 
 def _client_pair(options: LoadTestOptions) -> dict[str, Any]:
     return {"client_cert": options.client_cert, "client_key": options.client_key}
-
-
-def _check_pair(target: Target) -> None:
-    """Raise PlanError if the target's client certificate and key cannot be used."""
-    if target.client_cert is not None:
-        tls_context(target)
 
 
 def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
@@ -130,7 +125,8 @@ def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
         )
     if options.format == "json" and not target.is_http:
         raise BadInput(f"--format json is for HTTP, and {url} is gRPC.", "Give an http:// address.")
-    _check_pair(target)
+    if target.client_cert is not None:
+        tls_context(target)  # certificate and key can be used
     return target
 
 

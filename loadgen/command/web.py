@@ -19,8 +19,13 @@ _MAX_ROWS = 20_000  # per message; more rows wait for the next
 
 @contextmanager
 def web_dashboard(target: Target, port: int) -> Iterator[WebDashboard]:
-    """Yield the UI, whose process ends with the block. Raises BadInput if it does not start."""
-    _check_free(port)
+    """Yield the UI, whose process ends with the block. Raises BadInput if it cannot start."""
+    try:
+        socket.create_server((HOST, port)).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(
+            f"Port {port} cannot be used for the web UI: {error}.", "Choose another --web-port."
+        ) from error
     process, channel = start_child("loadgen.command.web_process", HOST, str(port), target.url)
     try:
         dashboard = WebDashboard(channel, f"http://{HOST}:{port}", target.model_name)
@@ -90,14 +95,3 @@ class WebDashboard:
             self._channel.send(message)
         except OSError:
             self._channel = None
-
-
-def _check_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except (OSError, OverflowError) as error:
-            raise BadInput(
-                f"Port {port} cannot be used for the web UI: {error}.", "Choose another --web-port."
-            ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import socket
 from collections.abc import Callable
 from typing import Any, Self
@@ -14,8 +15,9 @@ from locust.exception import RPCError
 from locust.runners import STATE_MISSING, MasterRunner
 from pydantic import ValidationError
 
-from loadgen.distributed.messages import MESSAGE, Order, Report, refusal
+from loadgen.distributed.messages import MESSAGE, Order, Report, pieces_of, refusal
 from loadgen.distributed.remote_workers import RemoteWorkers
+from loadgen.distributed.secret import cluster_secret
 from loadgen.distributed.sockets import encrypt_locust, master_options
 from loadgen.errors import BadInput, PlanError, WorkerDied
 from loadgen.processes import Silence
@@ -41,7 +43,8 @@ class Master(MasterRunner):
     def ask(self, worker: str, order: Order, within_s: float) -> Report | None:
         """Send an order, and return the report on it; None if the worker is stopped, gone, or late."""
         order.number = next(self._numbers)
-        self.send_message(MESSAGE, order.model_dump_json(), worker)  # type: ignore[arg-type]
+        for piece in pieces_of(order):
+            self.send_message(MESSAGE, piece, worker)  # type: ignore[arg-type]
         silence = Silence(lambda: worker in self.connected)
         for _ in range(round(within_s * 1e3)):  # by looks: a pause of this process is none of the worker's
             report = self._reports.pop(order.number, None) or self._reports.get(0)
@@ -67,13 +70,14 @@ class DistributedGenerator(Generator):
 
     Worker k of n sends every n-th request of the plan's schedule from the k-th on, so that together they send
     exactly the plan. Their clocks are compared before each run, and each one starts at a time of its own clock.
+    Raises BadInput without a secret that the address needs.
     """
 
-    def __init__(self, *, host: str, port: int, workers: int, secret: bytes) -> None:
+    def __init__(self, *, host: str, port: int, workers: int) -> None:
         self.port = port
         self.count = workers
         self._host = host
-        self._secret = secret
+        self._secret = cluster_secret(host, os.environ)
 
     def __enter__(self) -> Self:
         logging.getLogger("locust").setLevel(logging.CRITICAL)

@@ -5,6 +5,7 @@ Each is a JSON document. It is checked as a whole before it is used: exact types
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,8 @@ ROW = np.dtype([("scheduled_ns", "<i8"), ("sent_ns", "<i8"), ("done_ns", "<i8"),
 
 Task = Literal["clock", "prepare", "statistics", "start", "look", "stop"]
 
-DATA_BYTES_MAX = 64_000_000
+PIECE_BYTES = 1_000_000
+_DATA_BYTES_MAX = 64_000_000
 
 
 class _Message(BaseModel):
@@ -72,9 +74,9 @@ def job_to_send(job: LoadJob) -> tuple[LoadJob, dict[str, bytes]]:
         raise PlanError("the query of the address may hold a key, and keys go to no worker.\nLeave --master out.")
     if data is not None and data.is_dir():
         raise PlanError(f"{data} is a folder, and one file travels to the workers.\nGive samples as .npz or JSON.")
-    if data is not None and data.stat().st_size > DATA_BYTES_MAX:
+    if data is not None and data.stat().st_size > _DATA_BYTES_MAX:
         raise PlanError(
-            f"{data} holds {data.stat().st_size} bytes, and at most {DATA_BYTES_MAX} travel to the workers.\n"
+            f"{data} holds {data.stat().st_size} bytes, and at most {_DATA_BYTES_MAX} travel to the workers.\n"
             "Use fewer samples."
         )
     files: dict[str, bytes] = {}
@@ -95,6 +97,13 @@ def job_to_send(job: LoadJob) -> tuple[LoadJob, dict[str, bytes]]:
     )
     payload = replace(job.payload, data_file=sent(data, f"samples{(data or Path()).suffix}"))
     return replace(job, target=travelling, payload=payload), files
+
+
+def pieces_of(order: Order) -> Iterator[bytes]:
+    """Yield the document in pieces of 1 MB, so that a socket need not take more; the last one is shorter."""
+    document = order.model_dump_json().encode()
+    for at in range(0, len(document) + 1, PIECE_BYTES):
+        yield document[at : at + PIECE_BYTES]
 
 
 def rows_of(log: RequestLog) -> bytes:

@@ -15,7 +15,7 @@ from locust.env import Environment
 from locust.runners import WorkerRunner
 from pydantic import ValidationError
 
-from loadgen.distributed.messages import MESSAGE, Order, Report, refusal, rows_of
+from loadgen.distributed.messages import MESSAGE, PIECE_BYTES, Order, Report, refusal, rows_of
 from loadgen.distributed.sockets import encrypt_locust, worker_options
 from loadgen.errors import LoadError, PlanError
 from loadgen.processes import scratch_folder
@@ -50,20 +50,24 @@ class Worker(WorkerRunner):
         self._folder = folder
         self._generator = generator
         self._group: LocalWorkers | None = None
+        self._pieces: list[bytes] = []  # of an order that has not come as a whole
         super().__init__(Environment(user_classes=[]), host, port)
 
     def handle_message(self, msg: Any) -> None:
         """Carry an order out, beside others; handle Locust's own messages as Locust does."""
-        if msg.type == MESSAGE:
-            gevent.spawn(self._report, msg.data)
-        else:
+        if msg.type != MESSAGE:
             super().handle_message(msg)
+            return
+        self._pieces.append(msg.data)
+        if len(msg.data) < PIECE_BYTES:
+            gevent.spawn(self._report, self._pieces)
+            self._pieces = []
 
-    def _report(self, data: Any) -> None:
+    def _report(self, pieces: list[bytes]) -> None:
         """Carry an order out. Errors go to the master, which reports them."""
         number = 0
         try:
-            order = Order.model_validate_json(data)
+            order = Order.model_validate_json(b"".join(pieces))
             number = order.number
             report = self._carry_out(order)
         except ValidationError as error:

@@ -164,15 +164,13 @@ def test_the_master_listens_on_the_loopback_address_alone() -> None:
 
 
 TAMPERED = """
-import os, sys
+import sys
 from loadgen.distributed.master import DistributedGenerator
-from loadgen.distributed.secret import cluster_secret
 from loadgen.errors import WorkerDied
 from loadgen.spec.plan import LoadPlan
 from loadgen.spec.target import Target
 
-secret = cluster_secret("127.0.0.1", os.environ)
-with DistributedGenerator(host="127.0.0.1", port=int(sys.argv[1]), workers=1, secret=secret) as several:
+with DistributedGenerator(host="127.0.0.1", port=int(sys.argv[1]), workers=1) as several:
     several.wait_for_workers(lambda: False)
     try:
         several.run(Target(url="http://127.0.0.1:9", model_name="m"), LoadPlan(rate_per_s=1, duration_s=1, seed=0))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from load_records import shard_result
 from pydantic import BaseModel, ValidationError
 
-from loadgen.distributed.messages import Order, Report, job_to_send, refusal, rows_of
+from loadgen.distributed.messages import PIECE_BYTES, Order, Report, job_to_send, pieces_of, refusal, rows_of
 from loadgen.errors import PlanError
 from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.plan_run import LoadJob
@@ -97,3 +97,13 @@ def test_a_query_which_may_hold_a_key_does_not_travel() -> None:
 def test_a_folder_of_inputs_does_not_travel(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="folder"):
         order(Payload(data_file=tmp_path))
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 2 * PIECE_BYTES])
+def test_only_the_last_piece_of_an_order_is_short(more: int) -> None:
+    around = len(Order(do="prepare", files={"": b""}).model_dump_json())
+    sent = Order(do="prepare", files={"a" * (PIECE_BYTES - around + more): b""})
+    *whole, last = pieces_of(sent)
+    assert {len(piece) for piece in whole} <= {PIECE_BYTES}
+    assert len(last) < PIECE_BYTES
+    assert Order.model_validate_json(b"".join([*whole, last])) == sent
