@@ -35,6 +35,15 @@ TLS_FOLDER = Path(__file__).parent / "tls"  # a certificate of its own authority
 FAULTS = ("none", "error", "close", "silent", "redirect")
 
 
+def refuse(connection: ssl.SSLSocket) -> None:
+    """Close a connection whose handshake failed once the client has: unread data would reset it before the alert."""
+    with socket.socket(fileno=connection.detach()) as refused, contextlib.suppress(OSError):
+        refused.settimeout(10)
+        refused.shutdown(socket.SHUT_WR)
+        while refused.recv(65536):
+            pass
+
+
 class Server:
     """Serves one model, `delay`: FP32 input x of the given size, batches of up to 64."""
 
@@ -49,7 +58,7 @@ class Server:
                 context.load_verify_locations(TLS_FOLDER / "localhost-ca.pem")
             if options.tls_1_2:
                 context.maximum_version = ssl.TLSVersion.TLSv1_2
-            self.listener = context.wrap_socket(self.listener, server_side=True, do_handshake_on_connect=True)
+            self.listener = context.wrap_socket(self.listener, server_side=True, do_handshake_on_connect=False)
         self.listener.setblocking(False)
         self.epoll = select.epoll()
         self.epoll.register(self.listener.fileno(), select.EPOLLIN)
@@ -87,9 +96,16 @@ class Server:
     def accept(self) -> None:
         try:
             connection, _ = self.listener.accept()
-        except (ssl.SSLError, OSError):
+        except OSError:
             return
-        if not isinstance(connection, ssl.SSLSocket):
+        if isinstance(connection, ssl.SSLSocket):
+            try:
+                connection.setblocking(True)
+                connection.do_handshake()
+            except OSError:
+                refuse(connection)
+                return
+        else:
             connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.clients[connection.fileno()] = Client(self, connection)

@@ -113,8 +113,8 @@ def test_every_prediction_can_be_repeated_from_the_directory_alone(run: Run) -> 
 
 def test_the_study_carries_the_reasons_too(run: Run) -> None:
     attributes = [frozen.user_attrs for frozen in run.store.study.get_trials()]
-    assert {one["why"] for one in attributes} == {"baseline", "predicted"}
-    assert all(one["predicted_per_s"] > 0 and one["slowdown"] > 0 for one in attributes)
+    assert {one["why"]["cause"] for one in attributes} == {"baseline", "predicted"}
+    assert all(one["why"]["prediction"]["rate_per_s"] > 0 and one["replay"]["slowdown"] > 0 for one in attributes)
 
 
 def test_a_trial_that_was_cut_short_is_said_to_be_taken_again(tmp_path: Path) -> None:

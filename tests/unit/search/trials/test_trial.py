@@ -19,6 +19,7 @@ OTHER_VALUES = {
     "preferred_batch_sizes": (4, 8),
     "intra_op_threads": 2,
     "cuda_graph_batch_sizes": (1, 16),
+    "backend_options": (("input_path", "direct"), ("gpu_wait", "spin")),
 }
 
 
