@@ -36,7 +36,7 @@ FAULTS = ("none", "error", "close", "silent", "redirect")
 
 
 def refuse(connection: ssl.SSLSocket) -> None:
-    """Close a connection whose handshake failed once the client has: unread data would reset it before the alert."""
+    """Close a connection whose handshake failed after the client has: unread data would reset it, unalerted."""
     with socket.socket(fileno=connection.detach()) as refused, contextlib.suppress(OSError):
         refused.settimeout(10)
         refused.shutdown(socket.SHUT_WR)
