@@ -137,7 +137,7 @@ def _lengths(each: Sequence[Shape]) -> list[int] | None:
     return [int(size) for size in varying[:, 0]]
 
 
-MAX_SIMULATED = 120_000
+MAX_TURN = 120_000
 """At most 120,000 arrivals of a long trace are simulated: a part that begins at a random place in it."""
 
 NEARLY_ALL = 0.98
@@ -171,7 +171,7 @@ class Workload:
     def unit(self, seed: int, *, requests: int) -> Floats:
         """Return arrival times at one request per second for the simulator: `requests`, or all of a trace."""
 
-        enough = max(requests, min(self.turn, MAX_SIMULATED))
+        enough = max(requests, min(self.turn, MAX_TURN))
         return unit_arrivals(seed, requests=enough, arrivals=self.drawn(seed))
 
     def to_the_end(self, watch: Watch | None, rate_per_s: float, duration_s: float) -> Watch | None:

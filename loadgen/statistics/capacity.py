@@ -30,10 +30,10 @@ _FASTER = 0.8  # of the median, or of the share of late requests: less is a serv
 _BELOW_SATURATION = 0.9
 _MIN_PROBE_S = 0.5
 _LONE_REQUESTS = 8
-_FAR_ABOVE = 100.0
+_MEANINGLESS = 100.0
 """An upper bound over 100 times the highest rate tried is dropped: it means nothing and may overflow a file."""
 
-_CAUTION = 0.5
+CAUTION = 0.5
 """The reported rate is 0.5 standard errors below the estimate."""
 
 
@@ -321,7 +321,7 @@ class _Search:
         if outcome in ("found", "gave_up") and any(reading.headroom > 0 for reading in self.readings):
             fit = fit_capacity(self.readings)
             rate, lower, upper = (
-                fit.rate_per_s * math.exp(-_CAUTION * fit.error),
+                fit.rate_per_s * math.exp(-CAUTION * fit.error),
                 fit.lower_per_s,
                 fit.upper_per_s,
             )
@@ -333,7 +333,7 @@ class _Search:
                 # The headroom fell off a cliff, as with a saturated front end: a line does not fit.
                 rate = math.sqrt(met[-1].rate_per_s * self._ceiling_per_s())
                 lower, upper = min(lower, rate), self._ceiling_per_s()
-            if upper > _FAR_ABOVE * max(reading.rate_per_s for reading in self.readings):
+            if upper > _MEANINGLESS * max(reading.rate_per_s for reading in self.readings):
                 upper = None
         elif outcome == "untrusted" and met:
             lower = met[-1].rate_per_s

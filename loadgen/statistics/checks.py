@@ -21,14 +21,14 @@ from loadgen.statistics.slo_test import Verdict, certify
 from loadgen.statistics.steady_state import left_out_ns
 
 _NS_PER_MS = 1e6
-_LONGER = 1.25
+_SPARE_TIME = 1.25
 _MIN_TIMES_LONGER, _MAX_TIMES_LONGER = 2.0, 8.0
 """An advised duration is 2 to 8 times that of the run. Near the limit, the share of violations in a run is so
 uncertain that equal runs would get advice from seconds to hours; after 8 times the length it is known better."""
 
 # Shorter runs do not show how their requests depend on each other (see `dependence`).
 _MIN_S = 1.0
-_MIN_REQUESTS = 170
+_FEWEST_REQUESTS = 170
 _UNKNOWN_BURST = 2.0  # independent requests look like this at most, in a run that is just long enough
 
 
@@ -158,9 +158,9 @@ def _bounded_after_s(last_s: float, verdict: Verdict) -> float | None:
     if not verdict.n or span_s <= 0:
         return None
     burst = 1.0 if math.isnan(verdict.burst) else verdict.burst
-    n = max(_MIN_REQUESTS, requests_needed(0, verdict.limit.allowed, burst, verdict.confidence))
+    n = max(_FEWEST_REQUESTS, requests_needed(0, verdict.limit.allowed, burst, verdict.confidence))
     # The bursts of a longer run are known only then, and are seldom exactly as long.
-    return verdict.steady_from_s + max(_MIN_S, _LONGER * n / verdict.n * span_s)
+    return verdict.steady_from_s + max(_MIN_S, _SPARE_TIME * n / verdict.n * span_s)
 
 
 def shortest_run_s(limit: LatencyLimit, rate_per_s: float, confidence: float) -> float:
@@ -168,7 +168,7 @@ def shortest_run_s(limit: LatencyLimit, rate_per_s: float, confidence: float) ->
 
     The steady state may begin as late as in its middle, so it is twice as long as the steady part has to be.
     """
-    judged = max(_MIN_REQUESTS, shortest_s(limit, rate_per_s, confidence) * rate_per_s)
+    judged = max(_FEWEST_REQUESTS, shortest_s(limit, rate_per_s, confidence) * rate_per_s)
     return left_out_ns(limit.steady_after_ms) / 1e9 + max(_MIN_S, 2 * judged / rate_per_s)
 
 
@@ -187,20 +187,20 @@ def needed_s(last_s: float, verdict: Verdict) -> float | None:
     allowed, confidence = verdict.limit.allowed, verdict.confidence
     shortest_burst = max(_UNKNOWN_BURST, least_burst(verdict.n / span_s, verdict.limit.limit_ms))
     burst = shortest_burst if math.isnan(verdict.burst) else verdict.burst
-    least = 0 if verdict.violations else _LONGER * requests_needed(0, allowed, burst, confidence)
+    least = 0 if verdict.violations else _SPARE_TIME * requests_needed(0, allowed, burst, confidence)
     most_times = max(
         _MAX_TIMES_LONGER,
         _MIN_S / span_s,
-        _MIN_REQUESTS / verdict.n,
-        _LONGER * requests_needed(0, allowed, shortest_burst, confidence) / verdict.n,
+        _FEWEST_REQUESTS / verdict.n,
+        _SPARE_TIME * requests_needed(0, allowed, shortest_burst, confidence) / verdict.n,
     )
-    times = max(_MIN_TIMES_LONGER, _MIN_S / span_s, _MIN_REQUESTS / verdict.n, least / verdict.n)
+    times = max(_MIN_TIMES_LONGER, _MIN_S / span_s, _FEWEST_REQUESTS / verdict.n, least / verdict.n)
     while times < most_times:
         n, violations = round(times * verdict.n), times * verdict.violations
         few, many = (bound(n, allowed, burst, confidence) for bound in (most_violations, fewest_violations))
         if violations <= few or violations >= many:
             break
-        times *= _LONGER
+        times *= _SPARE_TIME
     return verdict.steady_from_s + min(times, most_times) * span_s
 
 
@@ -219,7 +219,7 @@ class FailFast:
         return bool(self.violated_by)
 
 
-MIN_LATE, NEARLY_ALL = 20, 0.9
+MIN_LATE, NEARLY_ALL_LATE = 20, 0.9
 """A run changed in its middle if a half has 90 % of 20 or more late requests, and these are more than allowed.
 
 A test of a limit assumes one machine and one server: more of the same load decides nothing if they changed.
@@ -247,7 +247,7 @@ def _change(log: RequestLog, limit: LatencyLimit) -> str | None:
     rows, late = _late_in_parts(log, limit)
     total, halves = sum(late), (late[: PARTS // 2], late[PARTS // 2 :])
     most = max(halves, key=sum)
-    if total < max(MIN_LATE, limit.allowed * rows) or sum(most) < NEARLY_ALL * total:
+    if total < max(MIN_LATE, limit.allowed * rows) or sum(most) < NEARLY_ALL_LATE * total:
         return None
     if sum(part > 0 for part in most) < MIN_PARTS:
         return None

@@ -23,7 +23,7 @@ from loadgen.statistics.slo_test import (
     deciding_verdict,
 )
 
-_MIN_ANSWERS = 20
+_ENOUGH_ANSWERS = 20
 
 
 def served_per_s(log: RequestLog, limit_ms: float) -> float:
@@ -33,7 +33,7 @@ def served_per_s(log: RequestLog, limit_ms: float) -> float:
     the load, as it answers everything.
     """
     late_ns = log.done_ns[(log.latency_ns > limit_ms * 1e6) & ~log.failed]
-    if len(late_ns) < _MIN_ANSWERS:
+    if len(late_ns) < _ENOUGH_ANSWERS:
         return math.inf
     first, last = int(late_ns.min()), int(late_ns.max())
     answered_ns = log.done_ns[~log.failed]
@@ -44,7 +44,7 @@ def served_per_s(log: RequestLog, limit_ms: float) -> float:
 FIRST_SHARE = 0.985
 """The first attempt uses 98.5 % of the estimated capacity."""
 
-_LOWER, _LOWER_WHEN_VIOLATED, _LOWEST = 0.96, 0.92, 0.85
+_WHEN_INCONCLUSIVE, _WHEN_VIOLATED, _SMALLEST_STEP = 0.96, 0.92, 0.85
 """Factors for the next rate: after an inconclusive attempt, after one that violated the SLO, and the lowest. Steps
 grow with each such attempt in a row, as the estimate was wrong or the server has become slower."""
 
@@ -61,7 +61,7 @@ MAX_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
 """The certification is abandoned after 3 runs in a row, and 25 s of load in them, that measured the client: CPU
 contention often outlasts one run, which ends within a few seconds if requests leave late."""
 
-_MIN_RUN_S = 2.0
+MIN_RUN_S = 2.0
 _JUDGED_BEFORE_HOPELESS_S = 2.0
 _MIN_BURSTS_BEFORE_HOPELESS = 0.5
 """An attempt is not abandoned before its violation budget covers this share of a typical burst."""
@@ -163,7 +163,7 @@ def confirm(
     )
     rate = FIRST_SHARE * rate_per_s
     while True:
-        if stop() or confirming.left_s() < _MIN_RUN_S + confirming.warmup_s:
+        if stop() or confirming.left_s() < MIN_RUN_S + confirming.warmup_s:
             return confirming.confirmation("the seconds for it ran out before any rate surely met the SLO")
         if rate < floor_per_s:
             return confirming.confirmation(f"no rate down to {floor_per_s:,.4g}/s met the SLO")
@@ -239,7 +239,7 @@ class _Confirming:
 
 def _counted_s(attempts: Sequence[Attempt]) -> float:
     """Return the seconds of load that count against the budget; never 0, so that attempts come to an end."""
-    return sum(max(attempt.load_s, _MIN_RUN_S) for attempt in attempts)
+    return sum(max(attempt.load_s, MIN_RUN_S) for attempt in attempts)
 
 
 def attempt_of(
@@ -273,16 +273,16 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
     attempt = attempts[-1]
     in_a_row = sum(1 for _ in takewhile(lambda earlier: earlier.violated == attempt.violated, reversed(attempts)))
     if attempt.violated:
-        step = max(_LOWEST_AT_ONCE, math.pow(_LOWER_WHEN_VIOLATED, in_a_row))
+        step = max(_LOWEST_AT_ONCE, math.pow(_WHEN_VIOLATED, in_a_row))
         return min(step, OF_WHAT_IT_SERVED * attempt.served_per_s / attempt.rate_per_s)
     needed_s = max(
         seconds_needed(replace(verdict, violations=0, n=0), attempt.rate_per_s) for verdict in attempt.verdicts
     )
     if not math.isfinite(needed_s):
-        return _LOWER
+        return _WHEN_INCONCLUSIVE
     excess = needed_s / (_HALF_FOR_BAD_LUCK * max(left_s, 1.0))
     steps = max(1 + math.log2(max(1.0, excess)), in_a_row)
-    return max(_LOWEST, math.pow(_LOWER, steps))
+    return max(_SMALLEST_STEP, math.pow(_WHEN_INCONCLUSIVE, steps))
 
 
 def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:

@@ -12,14 +12,14 @@ ONE_SIDED_95 = 1.645
 """Standard errors between an estimate and a one-sided bound of 95 %."""
 
 MIN_BLOCKS = 8
-_BLOCK_S = 0.1
+_SHORTEST_BLOCK_S = 0.1
 _REQUESTS_PER_BLOCK = 20
 _MAX_BLOCKS = 1024
-_LAG_1 = 0.2
+LAG_1 = 0.2
 _LEVELS = (0.5, 0.3, 0.2, 0.1, 0.05)
 """Bursts are measured at the latency levels that these shares of the requests exceed."""
 
-_SAMPLE = 50_000
+SAMPLE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def bursts(
     if n < MIN_BLOCKS:
         return None
     span_ns = int(scheduled_ns[-1]) - start_ns
-    block_ns = max(_BLOCK_S * 1e9, _REQUESTS_PER_BLOCK * span_ns / n, span_ns / _MAX_BLOCKS)
+    block_ns = max(_SHORTEST_BLOCK_S * 1e9, _REQUESTS_PER_BLOCK * span_ns / n, span_ns / _MAX_BLOCKS)
     blocks = int(span_ns / block_ns)
     if blocks < MIN_BLOCKS:
         return None
@@ -87,7 +87,7 @@ def least_burst(rate_per_s: float, shared_ms: float) -> float:
 def _levels(latency_ns: NDArray[np.int64], limit_ns: int) -> list[float]:
     if latency_ns.max() < limit_ns / 2:
         return [limit_ns]
-    sample = latency_ns[:: max(1, len(latency_ns) // _SAMPLE)]
+    sample = latency_ns[:: max(1, len(latency_ns) // SAMPLE)]
     levels = np.quantile(sample, [1 - share for share in _LEVELS])
     return [limit_ns, *(level for level in levels if limit_ns / 4 <= level < limit_ns)]
 
@@ -113,7 +113,7 @@ def _inflation(counts: NDArray[np.float64], slower: NDArray[np.float64]) -> NDAr
         answer[open_] = inflation[open_]
         if blocks // 2 < MIN_BLOCKS:
             break
-        open_ &= lag_1 >= _LAG_1
+        open_ &= lag_1 >= LAG_1
         even = blocks // 2 * 2
         counts = counts[:even].reshape(-1, 2).sum(axis=1)
         slower = slower[:, :even].reshape(len(share), -1, 2).sum(axis=2)

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measurement.request_log import RequestLog
+from loadgen.statistics.dependence import SAMPLE
 
 _BIN_NS = 50_000_000
 BINS_PER_BATCH = 5
 _MIN_BATCHES = 8
 _MIN_BACKLOG = 8
-_PARTS = 8
+_KENDALL_PARTS = 8
 _RISING_KENDALL = 0.85  # 1: no exception; chance alone reaches 0.85 once in 1,150 runs
-_SAMPLE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
     if first < len(log.scheduled_ns):
         judged = log.rows(first, len(log))
         cut = mser(_batch_means(judged.scheduled_ns, judged.latency_ns, earliest_ns))
-        stationary = not rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
+        stationary = not rising(judged.part(slice(0, None, max(1, len(judged) // SAMPLE))).latency_ns)
     rate_per_s = len(log) / log.until_s if log.until_s else 0.0
     backed_up, growing = backlog(log, limit_ms, rate_per_s)
     return Steady(
@@ -98,11 +98,11 @@ def rising(latency_ns: NDArray[np.int64]) -> bool:
 
     MSER-5 misses this: it takes the quiet beginning for the steady part.
     """
-    sample = latency_ns[:: max(1, len(latency_ns) // _SAMPLE)]
-    if len(sample) < 20 * _PARTS:
+    sample = latency_ns[:: max(1, len(latency_ns) // SAMPLE)]
+    if len(sample) < 20 * _KENDALL_PARTS:
         return False
-    medians = np.array([np.median(part) for part in np.array_split(sample, _PARTS)])
-    pairs = np.sign(medians[None, :] - medians[:, None])[np.triu_indices(_PARTS, 1)]
+    medians = np.array([np.median(part) for part in np.array_split(sample, _KENDALL_PARTS)])
+    pairs = np.sign(medians[None, :] - medians[:, None])[np.triu_indices(_KENDALL_PARTS, 1)]
     return bool(pairs.mean() >= _RISING_KENDALL and medians[-2:].mean() > 4 / 3 * medians[:2].mean())
 
 

@@ -19,7 +19,7 @@ from search.records.trial import TrialRecord
 NORMAL_95 = 1.6449
 """The one-sided 95 % quantile of the normal distribution, as in the bounds of the other figures."""
 
-TOLERANCE = 0.02
+SAME_WITHIN = 0.02
 """A figure may be worse by this share: machines differ from hour to hour, which no statistics of one run show."""
 
 SAME_RATE = 0.005
@@ -51,7 +51,7 @@ def compare_runs(
     now: RecommendationRecord,
     *,
     paths: tuple[Path, Path],
-    tolerance: float = TOLERANCE,
+    tolerance: float = SAME_WITHIN,
 ) -> RunComparisonRecord:
     """Compare capacity, latency, cost and accuracy of the winners; differences below `tolerance` do not count.
 

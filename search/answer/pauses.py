@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from search.arrays import Floats
+from search.simulator.replay import MIN_PAUSE_S
 from search.trials.bench import ObservedRun
 
-MIN_PAUSE_S, MIN_TIMES_USUAL = 0.01, 5.0
+MIN_TIMES_USUAL = 5.0
 """A pause is a time without any answer though requests waited. It lasts 10 ms at least, and five times the wait
 for the next answer at a random moment (the median)."""
 
-MIN_COUNT, MIN_SHARE, OF_LIMIT = 3, 0.5, 0.25
+MIN_COUNT, OF_SLOWEST, OF_LIMIT = 3, 0.5, 0.25
 """Pauses explain the latencies of a run if there are three, if the longer ones take a quarter of the limit, and if
 half of the slowest requests waited in one."""
 
@@ -57,7 +58,7 @@ def pauses_of(runs: Sequence[ObservedRun], *, limit_s: float, quantile: float) -
     short_s, long_s = np.quantile(lengths, (0.1, 0.9))
     slowest = np.concatenate([_slowest_waited(run, *pauses, quantile) for run, pauses in found])
     share = float(slowest.mean())
-    if share < MIN_SHARE or long_s < OF_LIMIT * limit_s:
+    if share < OF_SLOWEST or long_s < OF_LIMIT * limit_s:
         return None
     return Pauses(
         short_s=float(short_s),

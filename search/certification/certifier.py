@@ -11,9 +11,17 @@ from loadgen.measurement.cpu_contention import none_if_not_watched
 from loadgen.measurement.request_log import RequestLog
 from loadgen.records.formats import format_rate
 from loadgen.statistics.checks import change_of
-from loadgen.statistics.confirm import LOOKS_MET, Attempt, attempt_of, is_hopeless
+from loadgen.statistics.confirm import (
+    LOOKS_MET,
+    MAX_UNTRUSTED,
+    MIN_RUN_S,
+    UNTRUSTED_FOR_S,
+    Attempt,
+    attempt_of,
+    is_hopeless,
+)
 from loadgen.statistics.slo_test import Verdict, combined_answer
-from search.certification.plans import LEAST_MET_S, MIN_RUN_S, ConfirmationRun, Evidence, Plan
+from search.certification.plans import LEAST_MET_S, ConfirmationRun, Evidence, Plan
 from search.labels import memory_text
 from search.records.certificate import CertificateRecord, SlowPhasesRecord
 from search.records.confirmations import believed, keep_attempt
@@ -30,9 +38,6 @@ log = logging.getLogger("tritune.certification")
 WHEN_STOPPED_S = 30.0
 """After the user has asked to finish, certification takes at most 30 s."""
 
-MAX_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
-"""Certification ends after 3 runs in a row, and 25 s of load in them, that measured the client."""
-
 ENOUGH_PHASES = 3
 """From three slow phases on, it is known how often they come and how slow they are."""
 
@@ -47,7 +52,7 @@ SMALL = 0.9
 
 NOT_COVERED = "it would not have met the SLO while the machine was slowest"
 
-FIRST_SHARE = 0.5
+FIRST_SERVER_SHARE = 0.5
 """A run that has to be repeated on another server may take half of the time."""
 
 ANOTHER = 15_485_863
@@ -169,13 +174,12 @@ class Certifier:
 
         duration_s = self.left_s()
         if plan.servers > 1:
-            duration_s = max(MIN_RUN_S, FIRST_SHARE * (duration_s - trial.loading_s))
+            duration_s = max(MIN_RUN_S, FIRST_SERVER_SHARE * (duration_s - trial.loading_s))
         before = self.bench.spent.contention
-        fixed = self.context.objective.rate_per_s is not None
         before_it = believed(
             self.belief.usual_per_s(trial),
             self.belief.error(trial),
-            covered_per_s=None if fixed else self.belief.highest_covered(trial),
+            covered_per_s=None if self.context.objective.rate_per_s else self.belief.highest_covered(trial),
             chance=plan.outlook.share,
             needed_s=plan.needed_s,
         )

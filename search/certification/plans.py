@@ -10,7 +10,7 @@ from functools import reduce
 from loadgen.measurement.cpu_contention import CpuContention, merge_contention
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.confirm import Attempt
+from loadgen.statistics.confirm import MIN_RUN_S, Attempt
 from loadgen.statistics.slo_test import Verdict, certify_together
 from search.records.certificate import CertificateRecord, CertifiedLatencyRecord
 from search.study.acquisition import PATIENCE_S
@@ -132,14 +132,12 @@ LOWER, LOWEST = 0.85, 0.2
 LIKELY = 0.5
 """If no rate passes on two servers in half of the simulated tests, one server has all of the time."""
 
-FAR_BELOW = 0.7
+LAST_RESORT = 0.7
 """If no rate is likely to pass, 70 % of the lowest that was sent is tried."""
 
 REFUTED = 0.985
 """After a rate was violated, 98.5 % of it are the most that is tried; after one was given up, too, if a lower one
 is certified. Before, `LOWER` of it: the bursts that it met are longer than the simulated ones."""
-
-MIN_RUN_S = 2.0
 
 LEAST_MET_S = 5.0
 """A run that meets a rate lasts 5 s, if there is time. At 44,000/s the test decides within 3 s, which show little
@@ -235,7 +233,7 @@ class Planner:
             return alone if best is None or (alone is not None and alone.worth > best.worth) else best
         if best is None and plans and self.fixed_per_s is None:
             sent = [run.rate_per_s for run in evidence.runs]
-            return replace(plans[0], rate_per_s=FAR_BELOW * min([plans[0].rate_per_s, *sent]))
+            return replace(plans[0], rate_per_s=LAST_RESORT * min([plans[0].rate_per_s, *sent]))
         return best
 
     def _plan(

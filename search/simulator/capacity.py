@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.dependence import LAG_1
 from search.arrays import Floats
 from search.simulator.server import Simulated, SimulatedServer, count_late, simulate
 
-MIN_SHARE = 1e-3
+LEAST_OF_MOST = 1e-3
 """The search ends with a capacity of 0 once it would go below 0.1 % of the highest rate."""
 
 PRIOR_ELASTICITY = 30.0
@@ -66,7 +67,7 @@ def find_edge(
         y = math.log((counted + 0.5) / (allowed + 0.5)) if counted <= COUNTED_UP_TO * allowed else math.inf
         search = search.after(_Point(x, y))
         x = search.next()
-        if search.low is None and x < math.log(MIN_SHARE * most_per_s):
+        if search.low is None and x < math.log(LEAST_OF_MOST * most_per_s):
             return Edge(rate_per_s=0.0, elasticity=elasticity)
     return Edge(rate_per_s=math.exp(search.root()), elasticity=search.elasticity)
 
@@ -128,8 +129,7 @@ WIDTH = 0.025
 _FIRST_GUESS = 0.75  # of the saturation rate
 
 _ELASTICITY_STEP = 0.03
-_MIN_BLOCKS = 16
-_LAG_1 = 0.2
+_ENOUGH_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,9 +283,9 @@ def variance_inflation(over: NDArray[np.bool_]) -> float:
         return 1.0
     size = max(1, len(over) // 4096)
     blocks = over[: len(over) // size * size].reshape(-1, size).sum(axis=1).astype(float)
-    while len(blocks) >= 2 * _MIN_BLOCKS:
+    while len(blocks) >= 2 * _ENOUGH_BLOCKS:
         excess = blocks - blocks.mean()
-        if float(excess[1:] @ excess[:-1]) < _LAG_1 * float(excess @ excess):
+        if float(excess[1:] @ excess[:-1]) < LAG_1 * float(excess @ excess):
             break
         even = len(blocks) // 2 * 2
         blocks, size = blocks[:even].reshape(-1, 2).sum(axis=1), 2 * size

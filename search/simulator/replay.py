@@ -28,6 +28,8 @@ SLOWEST, FASTEST = 3.0, 0.1
 
 MIN_REQUESTS = 50
 MIN_ERROR = 0.015
+"""The standard error of ln(capacity) that is left after any number of replays."""
+
 WANTED_ERROR = 0.025
 MIN_REPLAY_S, MAX_REPLAY_S = 3.0, 8.0
 ANY = Workload()
@@ -125,7 +127,7 @@ QUIET, MIN_PAUSE_S, PAUSED = 0.3, 0.01, 20.0
 """A machine pauses while it answers less than 30 % of what arrives, for 10 ms and longer than executions explain.
 They take 20 times as long then: a pause makes requests late at any rate, and slow executions do not."""
 
-LONGER, BACKLOG = 1.25, 4.0
+MUCH_LONGER, BACKLOG = 1.25, 4.0
 """A pause is a quarter longer than any such time of the simulated run, and longer than any execution at the speed
 that was found before it: instances that take turns answer at least as often. While requests take four times as
 long as those, slow executions would look the same."""
@@ -222,7 +224,7 @@ class _Replayed:
         begins, ends = self._quiet(self.latency_s)
         slower = np.maximum(1.0, factors[np.maximum(0, begins // self.merged - 1)])
         longest_s = self.server.longest_s * slower
-        least = np.maximum(longest_s / GRAIN_S + 1, LONGER * np.max(usual[1] - usual[0], initial=0))
+        least = np.maximum(longest_s / GRAIN_S + 1, MUCH_LONGER * np.max(usual[1] - usual[0], initial=0))
         answered = np.searchsorted(self._all_done_s, GRAIN_S * begins, side="right") - 1
         # In a backlog, requests wait for longer, and slow executions and pauses do the same.
         waited = (answered < 0) | (self.latency_s[answered] > BACKLOG * longest_s)

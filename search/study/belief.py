@@ -21,7 +21,7 @@ from loadgen.statistics.slo_test import certify_together, combined_answer
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
 from search.simulator.capacity import STAND_IN_REQUESTS, rate_at_limit, stand_in
-from search.simulator.replay import GRAIN_S, SLOW, Pace
+from search.simulator.replay import GRAIN_S, MIN_ERROR, SLOW, Pace
 from search.simulator.server import Simulated
 from search.simulator.surrogate import Surrogate
 from search.study.machine_speed import BLOCK_S, GRAINS_A_SECOND, MachineSpeed
@@ -29,7 +29,7 @@ from search.trials.bench import ObservedBench
 from search.trials.trial import Trial
 from search.workload import REQUESTS
 
-_ROUNDS, _EXPLAINED = 5, 0.9
+_SLOWED, _LEAST_EXPLAINED = 5, 0.9
 RESAMPLINGS, RESAMPLED_S = 100, 120.0
 SURELY = 0.95
 """A rate is covered if the configuration keeps the limits at it in 95 % of a hundred resamplings of the speeds
@@ -41,14 +41,11 @@ their speed, certified from the load at other rates and batch sizes. So a sixth 
 with slow phases that are slower by 12.6 %, the others of one as it was seen: Gauss-Hermite quadrature with three
 points, of which the fastest counts as the middle one."""
 
-_STEP, _STEPS = 0.8, 15
+_LOWER_STEP, _LOWER_STEPS = 0.8, 15
 """If not even a 28th of the capacity is covered, no rate is: single requests are too slow in slow phases."""
 
 DRAWS = 6
 LOOKS_S = (3.0, 5.0, 9.0, 16.0, 28.0, 50.0, 90.0, 160.0, 300.0)
-MIN_ERROR = 0.015
-"""The standard error of ln(capacity) that is left after any number of replays."""
-
 MIN_SIMULATED, MAX_SIMULATED_S = 100_000, 2000.0
 """What was seen of the machine is repeated until so many requests arrive in it, or for so long. At 60/s the luck
 of one minute's arrivals decided, and 85 % of the capacity of steady servers seemed to be covered."""
@@ -73,7 +70,7 @@ class _Candidate:
     late: dict[tuple[float, float], NDArray[np.int64]] = field(default_factory=dict)
 
 
-OF_OTHERS = 0.85
+BESIDE_OTHERS = 0.85
 """If the limit of a colocated model binds, at most 85 % of the estimated rate is tried: how likely the others pass
 is not simulated."""
 
@@ -160,7 +157,7 @@ class Belief:
         If there is none, the slow phases count as unseen: the capacity at the usual speed.
         """
         most = self.usual_per_s(trial)
-        rates = list(accumulate(range(_STEPS), lambda rate, _: _STEP * rate, initial=most))
+        rates = list(accumulate(range(_LOWER_STEPS), lambda rate, _: _LOWER_STEP * rate, initial=most))
         # Most often it is between the same two as before; each rate takes a simulation of all that was seen.
         step: int | None = self._steps.get(trial.served, 0)
         if not step or self.covers(trial, rates[step - 1]) or not self.covers(trial, rates[step]):
@@ -284,11 +281,11 @@ class Belief:
             rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
             if measured_per_s and any(run.model and not run.met for run in trial.load_runs):
                 # A colocated model was late: that says nothing about the executions of this one.
-                return _Candidate(server, min(rate_per_s, OF_OTHERS * measured_per_s))
+                return _Candidate(server, min(rate_per_s, BESIDE_OTHERS * measured_per_s))
             most_per_s = trial.rate_high_per_s or measured_per_s or rate_per_s
             most_per_s *= math.exp(self.speed.slowest(trial))
-            least_per_s = min(rate_per_s, _EXPLAINED * (measured_per_s or rate_per_s))
-            for _ in range(_ROUNDS):
+            least_per_s = min(rate_per_s, _LEAST_EXPLAINED * (measured_per_s or rate_per_s))
+            for _ in range(_SLOWED):
                 if rate_per_s <= 1.01 * most_per_s:
                     break
                 server = server.slowed(rate_per_s / most_per_s)

@@ -97,7 +97,7 @@ class RunBench(Bench, Protocol):
         ...
 
 
-MIN_ANSWERS = 10
+MIN_ANSWERED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -178,7 +178,7 @@ class ObservedBench:
 
     def _keep(self, probe: Probe) -> None:
         answered = probe.log.part(np.flatnonzero(~probe.log.failed))
-        if self.config is None or len(answered) < MIN_ANSWERS:
+        if self.config is None or len(answered) < MIN_ANSWERED:
             return
         answered = answered.part(np.argsort(answered.sent_ns, kind="stable"))
         sent_s = (answered.sent_ns - answered.sent_ns[0]) / 1e9

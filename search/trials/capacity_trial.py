@@ -28,7 +28,7 @@ WORTH_BEATING_BY = 1.02
 gains are within the noise of the estimates."""
 
 IDLE_SHARE = 0.1
-LONE_REQUESTS = 40
+UNLOADED_REQUESTS = 40
 LONE_MAX_S = 10.0
 """If even the lowest rate violates the SLO, the unloaded latency is measured: at 10 % utilization, with 40
 requests, in at most 10 s."""
@@ -147,7 +147,7 @@ def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> 
     if not at_most_per_s:
         return None
     rate_per_s = IDLE_SHARE * at_most_per_s
-    probe = bench.measure(rate_per_s, min(LONE_REQUESTS / rate_per_s, LONE_MAX_S), seed)
+    probe = bench.measure(rate_per_s, min(UNLOADED_REQUESTS / rate_per_s, LONE_MAX_S), seed)
     answered_ms = probe.log.latency_ns[~probe.log.failed] / 1e6
     return float(np.median(answered_ms)) if len(answered_ms) else slowest_ms
 
@@ -175,7 +175,7 @@ def _best_measurement(
 REQUESTS_BEYOND = 30.0
 """A run is long enough that 30 requests are slower than the quantile that is compared."""
 
-MIN_RUN_S, MAX_RUN_S = 4.0, 20.0
+SHORTEST_S, LONGEST_S = 4.0, 20.0
 
 
 def run_capacity_or_rate_trial(
@@ -234,7 +234,7 @@ def run_fixed_rate_trial(
 def _run(context: TrialContext, number: int, rate_per_s: float) -> tuple[Probe, ProbeResult, int]:
     """Return one run with its seed; a second run if the client was late in the first."""
     needed_s = REQUESTS_BEYOND / (1 - context.slo.first.quantile) / rate_per_s
-    seconds = min(max(MIN_RUN_S, needed_s), MAX_RUN_S)
+    seconds = min(max(SHORTEST_S, needed_s), LONGEST_S)
     for repeat in range(2):
         probe, seen, seed = run_load(context, rate_per_s, seconds, number=number, repeat=repeat)
         if not seen.problems or context.stop():

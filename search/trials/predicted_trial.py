@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from loadgen.measurement.request_log import none_if_not_finite
+from loadgen.statistics.capacity import CAUTION
 from loadgen.statistics.capacity_fit import CapacityFit, Probe
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
@@ -54,9 +55,6 @@ depends on its result, and certification finds its rate again."""
 
 EXPLAINED = 0.05
 """A replay's slowdown explains a measured rate if the rate that follows from it is within 5 %."""
-
-CAUTION = 0.5
-"""The reported capacity is half a standard error below the estimate, as in `find_capacity`."""
 
 
 def run_predicted_trial(

@@ -42,6 +42,18 @@ def test_packages_keep_their_budgets_of_lines() -> None:
     assert {package: count for package, count in lines.items() if count > budgets[package]} == {}
 
 
+def test_a_constant_of_the_search_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for module in sorted(FILES):
+        if module.startswith(("search.", "loadgen.statistics.")):
+            assigned = (node for node in ast.parse(FILES[module].read_text()).body if isinstance(node, ast.Assign))
+            nodes = (one for node in assigned for target in node.targets for one in ast.walk(target))
+            for name in {one.id.strip("_") for one in nodes if isinstance(one, ast.Name) and one.id.isupper()}:
+                places.setdefault(name, []).append(module)
+    defined = {name: modules for name, modules in places.items() if len(modules) > 1}
+    assert defined == {}
+
+
 def test_no_circle_whichever_way_modules_import_each_other() -> None:
     left = {name: set(imports(name)) & FILES.keys() - {name} for name in FILES}
     assert "loadgen.distributed.master" in left["loadgen.command.run"]  # inside a function

@@ -23,10 +23,10 @@ from recommendations import measurement
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import Arrivals
 from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.confirm import MIN_RUN_S
 from model_repo.spec import ServingConfig
 from search.certification.certifier import WHEN_STOPPED_S
 from search.certification.certify import Caveat
-from search.certification.plans import MIN_RUN_S
 from search.records.confirmations import read_confirmations
 from search.records.run_files import read_trials
 from search.records.trial import GpuRecord, MeasurementRecord
