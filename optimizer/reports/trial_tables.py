@@ -68,7 +68,7 @@ def rate_steps(steps: Sequence[RateStep]) -> Table | None:
             Cell(text=UNKNOWN if one.began_unix_s is None else _clock(one.began_unix_s - began_s)),
             Cell(text=f"{STEPS[one.step]} {one.trial}"),
             number(one.rate_per_s, format_rate),
-            Cell(text="" if one.believed is None else ";\n".join(_belief(one.believed))),
+            Cell(text=UNKNOWN if one.believed is None else ";\n".join(_belief(one.believed))),
             Cell(text=";\n".join(filter(None, (_seen(one), one.followed))), style=f"reason {one.decided}"),
         )
         for one in steps
@@ -93,14 +93,14 @@ def _belief(one: BelievedRecord) -> Iterator[str]:
 
 
 def _seen(one: RateStep) -> str:
-    of = "" if one.requests is None or one.violations is None else f", {one.violations:,} of {one.requests:,} late"
-    took = "" if one.seconds is None else f", {one.seconds:.1f} s"
-    return f"{one.answer}{of}{took}, {format_ms(one.latency_ms)} ms"
+    of = "" if one.requests is None or one.violations is None else f": {one.violations:,} of {one.requests:,} late"
+    took = "" if one.seconds is None else f" within {one.seconds:.1f} s"
+    return f"{one.answer}{of}{took}, latency {format_ms(one.latency_ms)} ms"
 
 
 BELIEVED = (
-    "Believed before a run: the capacity at the machine's usual speed (90 % interval), what is kept of it at all "
-    "speeds that the machine had, and the share of simulated tests at this rate that met it."
+    "A step has its trial's number. Believed before: capacity at the machine's usual speed (90 % interval), what "
+    "is kept of it at all speeds until then, and the share of simulated tests of this rate that met it."
 )
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from loadgen.errors import BadInput
 from loadgen.measurement.cpu_contention import mark_of
-from loadgen.records.formats import format_rate
+from loadgen.records.formats import format_percent, format_rate
 from search.labels import is_own
 from search.record import Record
 from search.records.confirmations import BelievedRecord, ConfirmationRecord, believed, read_confirmations
@@ -37,10 +37,10 @@ Step = Literal["trial", "confirmation", "second confirmation"]
 Decided = Literal["met", "violated", "inconclusive", "not trusted"]
 
 FOLLOWED: dict[Decided, str] = {
-    "met": "it counts",
+    "met": "counts for this rate and lower ones",
     "violated": "only lower rates follow",
-    "inconclusive": "given up: the time would not decide it",
-    "not trusted": "it does not count",
+    "inconclusive": "left undecided: it would take too long",
+    "not trusted": "does not count",
 }
 """What follows a confirmation."""
 
@@ -174,21 +174,21 @@ def _why_not_more(found: RecommendationRecord, steps: Iterable[RateStep]) -> Ite
     certificate, number = found.winner.certificate, found.winner.number
     assert certificate is not None
     rate_per_s = certificate.rate_per_s
-    times = "twice" if certificate.confirmed_again else "once"
-    yield f"{format_rate(rate_per_s)}/s of trial {number} was met {times}."
     own = [one for one in steps if one.trial == number and one.step != "trial"]
+    so, times = ("certified", "twice") if certificate.confirmed_again else ("provisional", "once")
+    caveat = f"; {certificate.caveat}" if certificate.caveat else ""
+    yield f"{format_rate(rate_per_s)}/s of trial {number} is {so}: it or more was met {times}{caveat}."
     met_per_s = max((one.rate_per_s for one in own if one.decided == "met"), default=rate_per_s)
     if met_per_s > 1.001 * rate_per_s:
-        yield f"{format_rate(met_per_s)}/s was met, too, but is not kept while the machine is slow."
-    above = [one for one in own if one.rate_per_s > met_per_s and one.decided != "met"]
+        yield f"It met {format_rate(met_per_s)}/s, and keeps less, simulated at all speeds that the machine had."
+    if (slow := certificate.slow_phases) is not None:
+        was = f"The machine was {slow.slowdown:.2g} times slower for {format_percent(slow.share)} of the load"
+        yield f"{was}; at its usual speed the trial carries about {format_rate(slow.usual_per_s)}/s."
+    above = [one for one in own if one.rate_per_s > rate_per_s and one.decided != "met"]
     if above:
         least = min(above, key=lambda one: one.rate_per_s)
-        yield f"Of higher rates, {format_rate(least.rate_per_s)}/s was sent: {least.answer}."
-    last = next((one.believed for one in reversed(own) if one.believed is not None), None)
-    if last is not None and last.covered_per_s is not None:
-        covered, usual = format_rate(last.covered_per_s), format_rate(last.capacity_per_s)
-        yield f"It was last believed to keep {covered}/s at all speeds of the machine, {usual}/s at its usual one."
-    yield "A higher rate is tried as long as its chance is worth the seconds of its runs, and there is time."
+        yield f"The lowest higher rate that was not met is {format_rate(least.rate_per_s)}/s: {least.answer}."
+    yield "No other rate was worth the seconds of its runs any more, or the time was over."
 
 
 def rate_steps(trials: Iterable[TrialRecord], confirmations: Iterable[ConfirmationRecord]) -> tuple[RateStep, ...]:
@@ -218,7 +218,7 @@ def _result(trial: TrialRecord) -> str:
     if trial.rate_low_per_s is not None and trial.rate_high_per_s is not None:
         bounds = f" ({format_rate(trial.rate_low_per_s)} to {format_rate(trial.rate_high_per_s)})"
     most = "at most " if trial.state == "pruned" else ""
-    return f"capacity {most}{format_rate(trial.rate_at_limit_per_s)}/s{bounds}"
+    return f"capacity then: {most}{format_rate(trial.rate_at_limit_per_s)}/s{bounds}"
 
 
 def _step(
