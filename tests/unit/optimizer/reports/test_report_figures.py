@@ -240,7 +240,7 @@ def nothing(tmp_path: Path) -> Evidence:
 def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> None:
     part = next(part for part in report_of(nothing).sections if part.title == "What every load run decided")
     rows = [row for row in texts(part.table) if row[1].startswith("confirm")]
-    seen = ("159 of 15,201", "overloaded, 9,000 of 15,201", CHANGED, "not trusted: requests left late")
+    seen = ("159 of 15,201", "overloaded: 9,000 of 15,201", CHANGED, "not trusted: requests left late")
     assert [words in row[4] for words, row in zip(seen, rows, strict=True)] == [True] * len(seen)
     drawn = json.loads(Page(html_page(nothing)).scripts[0])["rates"]
     assert [one["decided"] for one in drawn["runs"]] == ["inconclusive", "violated", "inconclusive"]
