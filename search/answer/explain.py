@@ -230,6 +230,7 @@ def _step(
     trusted: bool,
     followed: str | None = None,
 ) -> RateStep:
+    word, why = (run.word, run.change) if trusted else ("not trusted", "; ".join(run.problems))
     decided: Decided = "inconclusive"
     if not trusted:
         decided = "not trusted"
@@ -237,11 +238,6 @@ def _step(
         decided = "violated"
     elif run.answer == "met":
         decided = "met"
-    if not trusted:
-        words = "; ".join(run.problems)
-        answer = f"not trusted: {words}" if words else "not trusted"
-    else:
-        answer = run.word if run.change is None else f"{run.word}: {run.change}"
     return RateStep(
         step=step,
         trial=trial,
@@ -250,7 +246,7 @@ def _step(
         seconds=run.seconds,
         believed=belief,
         decided=decided,
-        answer=answer,
+        answer=f"{word}: {why}" if why else word,
         requests=run.requests,
         violations=run.violations,
         latency_ms=run.latency_ms,

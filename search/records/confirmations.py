@@ -13,15 +13,13 @@ from loadgen.finite import Count
 from loadgen.measurement.request_log import none_if_not_finite
 from loadgen.records.record import Answer
 from loadgen.statistics.confirm import Attempt
+from loadgen.statistics.dependence import ONE_SIDED_95
 from loadgen.statistics.slo_test import combined_answer
 from search.record import Rate, Record, passing_over
 from search.records.run_files import append_line, read_records
 from search.records.trial import SentLoadRecord
 
 CONFIRMATIONS_FILE = "confirmations.jsonl"
-
-NORMAL_90 = 1.645
-"""90 % of a normal distribution lie within so many standard deviations of its mean."""
 
 
 class BelievedRecord(Record):
@@ -43,7 +41,7 @@ class BelievedRecord(Record):
 
 def believed(capacity_per_s: float, error: float, **more: float | None) -> BelievedRecord:
     """Return a belief in a capacity of which `error` is the standard error of its logarithm."""
-    low_per_s, high_per_s = (capacity_per_s * math.exp(sign * NORMAL_90 * error) for sign in (-1, 1))
+    low_per_s, high_per_s = (capacity_per_s * math.exp(sign * ONE_SIDED_95 * error) for sign in (-1, 1))
     return BelievedRecord(capacity_per_s=capacity_per_s, low_per_s=low_per_s, high_per_s=high_per_s, **more)
 
 

@@ -28,6 +28,7 @@ def test_every_row_of_a_request_is_an_inference() -> None:
     assert cost.energy_kwh_per_million_inferences == pytest.approx(0.025)  # 72 W at 800 inferences/s
     assert cost.baseline_energy_kwh_per_million_inferences == pytest.approx(0.025)
     assert cost.replicas == 2  # rates are of requests
+    assert cost.total_usd_per_hour == pytest.approx(7.2)
 
 
 @pytest.mark.parametrize(
