@@ -44,3 +44,10 @@ def test_the_times_of_tokens_are_those_of_the_law(record: LoadTestRecord) -> Non
     ttft, tpot = (record.token_times[measure].curve for measure in MEASURES[:2])
     assert set(tpot.latency_ms) == {10.0}
     assert ttft.latency_ms[0] == pytest.approx(100.0)
+
+
+def test_the_record_is_read_back_with_the_load_that_it_was(record: LoadTestRecord) -> None:
+    again = LoadTestRecord.model_validate_json(record.model_dump_json())
+    assert again == record
+    assert (again.load.api, again.load.prompt_tokens, again.load.output_tokens) == ("openai-chat", 8, 41)
+    assert [check.kind for check in again.checks] == ["ttft", "tpot", "attainment"]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,14 @@ def test_children_can_be_counted_and_killed_by_their_command(start: Any) -> None
     process.kill_children("sleep 640")
     assert process.count_children("sleep 640") == 0
     wait_until(lambda: process.count_children("sleep 650") == 1)  # processes are read while they change
+
+
+def test_the_supervisor_stands_alone() -> None:
+    """The supervisor must start fast and in any environment, so it imports only the standard library."""
+    from model_repo.server import supervisor
+
+    text = Path(supervisor.__file__).read_text()
+    imported = {
+        line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith(("import ", "from "))
+    }
+    assert imported - {"__future__"} <= set(sys.stdlib_module_names)
