@@ -82,7 +82,7 @@ def worker(values: Values, origins: Origins) -> None:
     """
     check_address_space("optimize")
     from optimizer.command.arguments import check_storage
-    from optimizer.run.worker import work
+    from optimizer.run.workers import work
 
     study = values["study"]
     if study is None:

@@ -17,15 +17,8 @@ from loadgen.spec.units import memory_bytes, shapes_from_texts
 from model_repo.spec import Protocol, ServerKind
 from optimizer import space_options
 from optimizer.accuracy.thresholds import AccuracyRule, accuracy_rule
-from optimizer.model_source import (
-    names_from_text,
-    repository_from_text,
-    source_beside,
-    source_from_text,
-    vary_from_texts,
-)
+from optimizer.model_source import repository_from_text, source_beside, source_from_text
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
-from optimizer.with_model import WithModel, with_models_from_texts
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
 from search.knobs import KNOBS
 
@@ -52,7 +45,7 @@ MODEL, TRAFFIC, LIMIT, SEARCH, SERVER, MONEY, RUN = (
 """Declare an option in a panel of `optimize --help`."""
 
 NUMBERS = partial(SEARCH, metavar="N1,N2|A:B", show=space_options.numbers_text)
-NAMES = partial(MODEL, metavar="A,B", parse=names_from_text, show=",".join)
+NAMES = partial(MODEL, metavar="A,B", parse=space_options.names_from_text, show=",".join)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +80,7 @@ class OptimizeConfig:
         "field, such as `instance_group.1.count=1,2`. Repeatable.",
         "KEY=V1,V2",
         default=(),
-        parse=vary_from_texts,
+        parse=space_options.vary_from_texts,
         show=lambda vary: [f"{key}={','.join(values)}" for key, values in vary],
     )
     calls: tuple[str, ...] | None = NAMES("With --repository: models that it, or a member, calls, tuned with it.")
@@ -95,13 +88,13 @@ class OptimizeConfig:
         "With --repository: members of an ensemble, or models of --calls or --with-model, to tune; the others "
         "stay. Default: all but those of --with-model."
     )
-    with_models: tuple[WithModel, ...] = MODEL(
+    with_models: tuple[space_options.WithModel, ...] = MODEL(
         "With --repository: another model of the server, which gets a load meanwhile and has to keep limits of "
         "its own, as in `other:p99=20ms,rate=900`. Repeatable. It stays as it is, unless --tune names it.",
         "NAME:K=V,..",
         default=(),
         name="with_model",
-        parse=with_models_from_texts,
+        parse=space_options.with_models_from_texts,
         show=lambda models: [one.text for one in models],
     )
     shapes: dict[str, tuple[int, ...]] = MODEL(

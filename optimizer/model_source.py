@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from loadgen.errors import BadInput
@@ -51,36 +50,8 @@ def needs_export(source: str | Path) -> bool:
     return isinstance(source, str) or source.suffix == ".pt2"
 
 
-_VARIED = re.compile(
-    r"(parameters\.[\w.-]+|optimization(?:\.\w+)+|dynamic_batching\.preferred_batch_size"
-    r"|instance_group\.(?:0|[1-9][0-9]*)\.(?:count|kind))"
-    r"=([\w./+-]+(?:,[\w./+-]+)*)"
-)
-
-
 def repository_from_text(text: str) -> Path:
     """Return the folder of a repository as an absolute path. Raises BadInput."""
     if not text:
         raise BadInput("--repository is empty.", "Give the folder of your models, or . for the current one.")
     return Path(text).absolute()
-
-
-def vary_from_texts(texts: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return texts such as `parameters.KEY=V1,V2` as pairs of a field's path and its values. Raises BadInput."""
-    found: dict[str, tuple[str, ...]] = {}
-    for text in texts:
-        match = _VARIED.fullmatch(text)
-        if match is None or match[1] in found:
-            why = "varies what another --vary varies" if match else "names nothing to vary, with its values"
-            raise BadInput(
-                f"--vary {text!r} {why}.",
-                "Write parameters.KEY=V1,V2 or optimization.FIELD=V1,V2, or vary "
-                "dynamic_batching.preferred_batch_size, instance_group.1.count or instance_group.0.kind.",
-            )
-        found[match[1]] = tuple(dict.fromkeys(match[2].split(",")))
-    return tuple(found.items())
-
-
-def names_from_text(text: str) -> tuple[str, ...]:
-    """Return the names of models in a text such as `a,b`."""
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))

@@ -23,7 +23,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
 from optimizer.machine.hardware import use_gpus
 from optimizer.reports.report import REPORT_FILE, write_report
-from optimizer.reports.terminal import answer_view, comparison_view
+from optimizer.reports.terminal import answer_view, comparison_view, plan_record, plan_view
 from optimizer.reports.text import resume_command
 from optimizer.run.prepare import check_model
 from optimizer.run.progress import Progress
@@ -215,7 +215,6 @@ def show_plan(config: OptimizeConfig, notes: list[str], call: CallOptions) -> No
 
     Raises UserError for what would end the run before its server starts.
     """
-    from optimizer.reports.plan import plan_record, plan_view
     from optimizer.run.prepare import prepare
 
     console, shown = SafeConsole(), list[str]()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -20,13 +21,17 @@ from optimizer.reports import tables, text, trial_tables
 from optimizer.reports.card import answer_card
 from optimizer.reports.evidence import RunsRecord
 from optimizer.reports.report import REPORT_FILE, details
-from optimizer.run.recommendation import DIFF_FILE
+from optimizer.run.prepare import Prepared
+from optimizer.run.recommendation import DIFF_FILE, machine_record
+from optimizer.run_file import objective_of, slo_of
 from search.answer.comparison import RunComparisonRecord
 from search.answer.explain import Explanation, RateExplanation
-from search.labels import record_text, trial_text
+from search.labels import hidden_knobs, record_text, trial_text
 from search.records.fleet import FleetRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import shown_directory
+from search.trials.trial import config_to_record
+from search.workload import Workload
 
 MOST_LINES = 3
 """So many lines of a `config.pbtxt` that changed stand on the last screen; more are in their file."""
@@ -205,3 +210,60 @@ def fleet_view(fleet: FleetRecord) -> RenderableType:
         prices.append(Text(f"{offer.run}: {offer.describes} ({offer.price_source}{when}){known}", style="dim"))
     table = table_of_texts(("run", "rate", "replicas", "each, an hour", "all, an hour", "all, a day"), rows)
     return Group(Panel(headline), terminal_table(table), "", *prices)
+
+
+PLAN_SCHEMA_VERSION = 1
+
+
+def plan_record(
+    prepared: Prepared, config: OptimizeConfig, workload: Workload, notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the plan as values for JSON; `knobs` has the values to try of each knob."""
+    space = prepared.space
+    return {
+        "schema_version": PLAN_SCHEMA_VERSION,
+        "model": prepared.record,
+        "inputs": [
+            {"name": spec.name, "datatype": spec.datatype, "shape": spec.concrete_shape or spec.shape}
+            for spec in prepared.engines[0].inputs
+        ],
+        "slo": slo_of(config),
+        "objective": objective_of(config).record,
+        "workload": workload.record,
+        "machine": machine_record(prepared.machine),
+        "price": prepared.price,
+        "server": config.server,
+        "knobs": space.axes(),
+        "configurations": space.size(),
+        "baseline": config_to_record(space.baseline()),
+        "start": None if space.start is None else config_to_record(space.start),
+        "time_budget_s": config.time_budget_s,
+        "output": printable(str(config.output)),
+        "notes": [printable(note, lines=True) for note in notes],
+    }
+
+
+def plan_view(plan: dict[str, Any]) -> RenderableType:
+    """Return a plan for the terminal."""
+    model, workload, objective, machine, price = (
+        plan[name] for name in ("model", "workload", "objective", "machine", "price")
+    )
+    rows = model.fixed_rows * workload.rows_per_request
+    at = "" if objective.rate_per_s is None else f" at {format_rate(objective.rate_per_s)} requests/s per replica"
+    hidden = hidden_knobs(plan["baseline"])
+    texts = {
+        "model": model.label,
+        "batching": model.batching,
+        "inputs": "\n".join(f"{one['name']} {one['datatype']} {[*one['shape']]}" for one in plan["inputs"]),
+        "limit": text.limits_text(plan["slo"]),
+        "objective": f"the lowest {objective.name}{at}",
+        "traffic": f"{workload.arrivals}, {rows} row{'s' if rows > 1 else ''} per request",
+        "machine": ", ".join((machine.cpu, f"{machine.cores} cores", *machine.gpus)),
+        "price": f"{format_dollars(price.usd_per_hour)} an hour: {price.describes}",
+        "server": plan["server"],
+        **{name: ", ".join(map(str, values)) for name, values in plan["knobs"].items() if name not in hidden},
+        "configurations": f"{plan['configurations']}, of which a part is tried",
+        "time": f"at most {plan['time_budget_s']:g} s; about 3 s for a trial that cannot win, 15 for others",
+        "output": plan["output"],
+    }
+    return terminal_table(table_of_texts((), [(name, [value]) for name, value in texts.items()]))

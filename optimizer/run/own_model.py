@@ -40,6 +40,7 @@ from optimizer.run.own_copies import (
     own_text,
     usable,
 )
+from optimizer.run.spaces import asked_batch
 from optimizer.run.variants import STOOD_IN, check_vary, stand_in_notes, usable_text, variants
 from optimizer.space_options import numbers_text
 from search.choices import LARGEST_BATCH
@@ -321,7 +322,7 @@ def _with_shapes(engine: Engine, config: OptimizeConfig, optional: frozenset[str
 
 
 def _check_batch(engine: Engine, config: OptimizeConfig) -> None:
-    own, rows, largest = engine.own, config.client_batch, _asked_batch(config)
+    own, rows, largest = engine.own, config.client_batch, asked_batch(config)
     assert own is not None
     if engine.batched and largest is not None and rows > largest:
         raise BadInput(
@@ -338,13 +339,3 @@ def _check_batch(engine: Engine, config: OptimizeConfig) -> None:
             f"--client-batch {rows} is over the max_batch_size of {engine.model_name}, {own.max_batch_size}.",
             f"Give {own.max_batch_size} at most, or change its {CONFIG_FILE}.",
         )
-
-
-def largest_batch(engine: Engine, config: OptimizeConfig) -> int:
-    """Return the largest batch to try: that of the model's configuration, or the one that the user asked for."""
-    assert engine.own is not None
-    return max(_asked_batch(config) or engine.own.max_batch_size, 1)
-
-
-def _asked_batch(config: OptimizeConfig) -> int | None:
-    return config.max_batch_sizes[-1] if config.max_batch_sizes else None

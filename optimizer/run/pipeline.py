@@ -22,7 +22,6 @@ from optimizer.machine.stalls import SchedulingStalls, check_quiet, measure_stal
 from optimizer.model_source import label_of
 from optimizer.profiling.breakdown import time_use_of
 from optimizer.run.bundle import bundle_run
-from optimizer.run.coordinator import workers_for
 from optimizer.run.own_model import AskServer
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
 from optimizer.run.recommendation import (
@@ -33,6 +32,7 @@ from optimizer.run.recommendation import (
     write_recommendation,
 )
 from optimizer.run.serving import check_server, completed_configs, serving_bench
+from optimizer.run.workers import workers_for
 from optimizer.run.workload_inputs import checked_workload, keep_files, keep_input_data
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import NothingFound, SearchRequest, find_best

@@ -28,7 +28,7 @@ from optimizer.machine.hardware import hardware
 from optimizer.run.prepare import Prepared
 from optimizer.run.workload_inputs import payload_of
 from optimizer.run_file import remote_endpoint, slo_of
-from optimizer.with_model import WithModel
+from optimizer.space_options import WithModel
 from search.records.slo import Slo
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.colocated import ColocatedLoad, ColocatedLoads

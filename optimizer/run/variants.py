@@ -27,7 +27,7 @@ from optimizer.child import call_limited, graph_limits
 from optimizer.config import OptimizeConfig
 from optimizer.model.files import size_of
 from optimizer.model.onnx_model import ModelTensor, read_model
-from optimizer.run.start_from import THREADS_KEY
+from optimizer.run.spaces import THREADS_KEY
 from search.trials.events import Note, OnEvent
 
 STOOD_IN = "ONNX Runtime in Triton's Python backend stood in for the backend onnxruntime."

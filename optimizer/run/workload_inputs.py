@@ -13,7 +13,7 @@ from loadgen.traffic.samples import shapes_in_file
 from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
 from optimizer.model.samples import requests_from_data
-from optimizer.run.start_from import START_FILE
+from optimizer.run.spaces import START_FILE
 from search.records.slo import WorkloadRecord
 from search.workload import Workload, request_shapes
 

@@ -18,8 +18,8 @@ from waiting import wait_until
 
 from model_repo.spec import ServingConfig
 from optimizer.cli import main
-from optimizer.run import coordinator, pipeline, worker
-from optimizer.run.coordinator import WORKERS_FOLDER
+from optimizer.run import pipeline, workers
+from optimizer.run.workers import WORKERS_FOLDER
 from search.study.pool import RECORD, TASK, WORKER_PREFIX, queue_of
 from search.study.store import STUDY_FILE, STUDY_NAME
 
@@ -61,6 +61,6 @@ def simulated(config: Any, prepared: Any, workload: Any, **_of_a_real_server: An
 
 
 if __name__ == "__main__":
-    coordinator.COMMAND = (sys.executable, __file__, "worker")  # type: ignore[assignment]
-    pipeline.serving_bench = worker.serving_bench = simulated  # type: ignore[assignment, attr-defined]
+    workers.COMMAND = (sys.executable, __file__, "worker")  # type: ignore[assignment]
+    pipeline.serving_bench = workers.serving_bench = simulated  # type: ignore[assignment, attr-defined]
     main()

@@ -33,7 +33,7 @@ from optimizer.run.own_model import own_engines
 from optimizer.run.prepare import prepare
 from optimizer.run.serving import completed_configs, serving_bench
 from optimizer.run_file import slo_of
-from optimizer.with_model import with_models_from_texts
+from optimizer.space_options import with_models_from_texts
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_outcome
 from search.space import default_config

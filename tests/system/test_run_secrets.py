@@ -12,7 +12,7 @@ import pytest
 from onnx_models import small_cnn
 from postgresql import PASSWORD, postgresql
 
-from optimizer.run.coordinator import COMMAND
+from optimizer.run.workers import COMMAND
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.long]
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")

@@ -14,8 +14,8 @@ from shared_studies import task
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.machine.hardware import hardware_label
-from optimizer.run.coordinator import COMMAND, job_of
 from optimizer.run.prepare import prepare
+from optimizer.run.workers import COMMAND, job_of
 from search.space import default_config, knobs_of
 from search.study.pool import open_pool
 from search.study.store import open_store

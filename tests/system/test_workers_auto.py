@@ -9,7 +9,7 @@ import pytest
 import simulated_serving
 from onnx_models import small_cnn
 
-from optimizer.run.coordinator import WORKERS_FOLDER
+from optimizer.run.workers import WORKERS_FOLDER
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import whole_lines
 from search.records.trial import TrialRecord

@@ -25,7 +25,7 @@ from model_repo.spec import EnsembleStep
 from optimizer.config import OptimizeConfig
 from optimizer.run.prepare import prepare
 from optimizer.run_file import slo_of
-from optimizer.with_model import with_models_from_texts
+from optimizer.space_options import with_models_from_texts
 from search.simulator.ensemble_surrogate import EnsembleSurrogate
 from search.space import SearchSpace, default_config, knobs_of
 from search.trials.trial import config_from_record, config_to_record

@@ -26,7 +26,7 @@ from model_repo.repository.own_model import MAX_FILES, own_engine
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
 from optimizer.run.own_copies import check_copy
-from optimizer.with_model import with_models_from_texts
+from optimizer.space_options import with_models_from_texts
 from search.space import MachineLimits, default_config, knobs_of, search_space
 
 

@@ -9,7 +9,7 @@ from engines import plain_engine
 from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.spec import Engine
-from optimizer.run.start_from import read_start
+from optimizer.run.spaces import read_start
 from search.space import default_config
 
 THEIRS = """
