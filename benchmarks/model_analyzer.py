@@ -50,7 +50,7 @@ from model_repo.repository.write import write_repository
 from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
 from optimizer.machine.hardware import hardware, hardware_label
-from optimizer.run.prepare import Prepared, prepare
+from optimizer.run.prepare import Prepared, prepare, read_inputs
 from optimizer.run.serving import serving_bench
 from optimizer.run.workload_inputs import workload_of
 from optimizer.run_file import slo_of
@@ -170,7 +170,7 @@ class Comparison:
         }
 
     def theirs(self, mode: str) -> dict[str, Any]:
-        engine = self.engine(prepare(self.config, work_dir=self.config.output))
+        engine = self.engine(prepare(self.config, read_inputs(self.config, work_dir=self.config.output)))
         repository = self.out / "repository"
         remove_warmup(write_repository(repository, default_config(engine)) / "config.pbtxt")
         return profiled(
@@ -190,7 +190,7 @@ class Comparison:
 
     def check(self) -> None:
         """Audit each recommendation, and measure the capacity of its configuration; what is done is left out."""
-        prepared = prepare(self.config, work_dir=self.config.output)
+        prepared = prepare(self.config, read_inputs(self.config, work_dir=self.config.output))
         done = {(line["phase"], line["by"], line.get("audit")) for line in lines_of(self.runs)}
         for tuned in (line for line in self.lines("tuned") if line["knobs"] is not None):
             by = tuned["by"]

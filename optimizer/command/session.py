@@ -25,7 +25,7 @@ from optimizer.machine.hardware import use_gpus
 from optimizer.reports.report import REPORT_FILE, write_report
 from optimizer.reports.terminal import answer_view, comparison_view, plan_record, plan_view
 from optimizer.reports.text import resume_command
-from optimizer.run.prepare import check_model
+from optimizer.run.prepare import check_model, exported, prepare, read_inputs
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import (
@@ -215,8 +215,6 @@ def show_plan(config: OptimizeConfig, notes: list[str], call: CallOptions) -> No
 
     Raises UserError for what would end the run before its server starts.
     """
-    from optimizer.run.prepare import prepare
-
     console, shown = SafeConsole(), list[str]()
 
     def note(text: str) -> None:
@@ -241,7 +239,8 @@ def show_plan(config: OptimizeConfig, notes: list[str], call: CallOptions) -> No
         check_launcher(config.server)
     use_gpus(config.gpu, config.workers)
     with scratch_folder("plan") as folder:
-        prepared = prepare(config, work_dir=folder, may_build=False, on_event=on_event)
+        inputs = exported(config, read_inputs(config, work_dir=folder, on_event=on_event), on_event=on_event)
+        prepared = prepare(config, inputs, may_build=False, on_event=on_event)
         workload = checked_workload(config, prepared.engines[0])
         plan = plan_record(prepared, config, workload, shown)
         if call.json:

@@ -23,7 +23,7 @@ from optimizer.model_source import label_of
 from optimizer.profiling.breakdown import time_use_of
 from optimizer.run.bundle import bundle_run
 from optimizer.run.own_model import AskServer
-from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
+from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare, read_inputs
 from optimizer.run.recommendation import (
     REPOSITORY,
     outcome_of,
@@ -31,7 +31,7 @@ from optimizer.run.recommendation import (
     write_diff,
     write_recommendation,
 )
-from optimizer.run.serving import check_server, completed_configs, serving_bench
+from optimizer.run.serving import checked_inputs, completed_configs, serving_bench
 from optimizer.run.workers import workers_for
 from optimizer.run.workload_inputs import checked_workload, keep_files, keep_input_data
 from optimizer.run_file import objective_of, slo_of
@@ -42,7 +42,7 @@ from search.study.storage import import_libraries
 from search.trials import events
 from search.trials.bench import RunBench, Spent
 from search.trials.context import Budget
-from search.trials.events import OnEvent
+from search.trials.events import OnEvent, timed_step
 from search.workload import Workload
 
 log = logging.getLogger("tritune")
@@ -76,22 +76,16 @@ def optimize(
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
     libraries = Thread(target=_prepare_libraries, daemon=True)
-
-    def check_machine() -> None:
-        check_quiet(
-            config.limits[0], despite_noise=config.despite_noise, on_event=on_event, measure=measure_machine
-        )
-        libraries.start()  # not before: it would be noise
-
     with preparing():
-        prepared = prepare(
-            config,
-            work_dir=config.output / MODELS_FOLDER,
-            check_machine=check_machine,
-            check_server=partial(check_server, config),
-            ask_server=ask_server or partial(completed_configs, config),
-            on_event=on_event,
-        )
+        inputs = read_inputs(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
+        with timed_step(on_event, "check of the machine"):
+            check_quiet(
+                config.limits[0], despite_noise=config.despite_noise, on_event=on_event, measure=measure_machine
+            )
+        libraries.start()  # not before: it would be noise
+        inputs = checked_inputs(config, inputs, on_event)
+        ask = ask_server or partial(completed_configs, config)
+        prepared = prepare(config, inputs, ask_server=ask, on_event=on_event)
     keep_files(config)
     budget.begin_search()
     workload = checked_workload(config, prepared.engines[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.batching.dynamic_batch import Batching
 from optimizer.batching.kept import Settled, settled
 from optimizer.cached import default_cache_dir, result_cache
-from optimizer.child import call_limited, graph_limits, threads
+from optimizer.child import call_limited, graph_limits
 from optimizer.config import OptimizeConfig
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.candidates import device_of, engine_race
@@ -52,6 +51,19 @@ MIN_BUILD_S, BUILD_SHARE = 30.0, 0.25
 
 MODELS_FOLDER = "model"
 """The folder in the run's directory for rewritten models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The first stage: the machine, its price, and the user's model. Rewritten models go to `work_dir`.
+
+    `settled` is None for a model that has to be exported, and for one in the user's own repository.
+    """
+
+    work_dir: Path
+    machine: Hardware
+    price: PriceRecord
+    settled: Settled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,67 +96,77 @@ def check_model(config: OptimizeConfig) -> None:
         status_of(config.model)
 
 
+def read_inputs(config: OptimizeConfig, *, work_dir: Path, on_event: OnEvent = events.ignore) -> Inputs:
+    """Read and check what takes seconds. Raises BadInput, in two lines, for all that the user has to change."""
+    machine = hardware()
+    inputs = Inputs(work_dir=work_dir, machine=machine, price=_price(config, machine))
+    if config.repository is not None or needs_export(config.model):
+        return inputs
+    return replace(inputs, settled=_settled(config, inputs, on_event, Path(config.model)))
+
+
+def exported(config: OptimizeConfig, inputs: Inputs, *, on_event: OnEvent = events.ignore) -> Inputs:
+    """Return the inputs with the model, exported if it has to be, which may take minutes. Raises BadInput."""
+    if config.repository is not None or inputs.settled is not None:
+        return inputs
+    found: list[Settled] = []
+    with timed_step(on_event, "export") as step:
+        done = export_model(
+            config.model,
+            inputs.work_dir,
+            cache=result_cache(config.cache_dir or default_cache_dir()),
+            meanwhile=lambda path: found.append(_settled(config, inputs, on_event, path)),
+        )
+        step.cached = done.cached
+    return replace(inputs, settled=found[-1])
+
+
+def _settled(config: OptimizeConfig, inputs: Inputs, on_event: OnEvent, path: Path) -> Settled:
+    call = partial(
+        settled,
+        path,
+        config.shapes,
+        inputs.work_dir,
+        input_data=config.input_data,
+        cache=result_cache(config.cache_dir or default_cache_dir()),
+        processor=inputs.machine.cpu,
+    )
+    with timed_step(on_event, "reading the model, proof of its batch") as step:
+        found = call_limited(call, model=path, limits=graph_limits(size_of(path)))
+        step.cached = found.cached
+    return found
+
+
 def prepare(
     config: OptimizeConfig,
+    inputs: Inputs,
     *,
-    work_dir: Path,
     may_build: bool = True,
     judged: bool = True,
-    check_machine: Callable[[], None] = lambda: None,
-    check_server: Callable[[], None] = lambda: None,
     ask_server: AskServer | None = None,
     on_event: OnEvent = events.ignore,
 ) -> Prepared:
-    """Read and check the inputs of a run, and return its preparation. Rewritten models go to `work_dir`.
+    """Make the variants and engines of the model, and return the preparation of the run.
 
     `may_build` False: engines that are not in the cache are left out. `judged` False: the precisions have been
-    judged elsewhere, on the same kind of hardware. `check_machine`, while nothing runs here, and `check_server`
-    are called before the first step that may take minutes or, of an export, beside it, and after the quick checks
-    of the user's input. `ask_server` completes the configuration of a model in the user's own repository; without
-    it that has to be complete.
-
-    Raises BadInput, in two lines, for anything that the user has to change.
+    judged elsewhere, on the same kind of hardware. `ask_server` completes the configuration of a model in the
+    user's own repository; without it that has to be complete. Raises BadInput.
     """
-    if config.repository is not None:
-        return _prepared_own(config, work_dir, ask_server, check_machine, on_event)
-    exported = needs_export(config.model)
-    cache_dir = config.cache_dir or default_cache_dir()
-    cache, machine = result_cache(cache_dir), hardware()
-    readings: list[Settled] = []
-
-    def read(path: Path) -> None:
-        with timed_step(on_event, "reading the model, proof of its batch") as step:
-            sizes, data = config.shapes, config.input_data
-            call = partial(settled, path, sizes, work_dir, input_data=data, cache=cache, processor=machine.cpu)
-            readings.append(call_limited(call, model=path, limits=graph_limits(size_of(path))))
-            step.cached = readings[-1].cached
-
-    if exported:
-        _checked("machine", check_machine, on_event)
-        with threads(1) as pool:
-            export = pool.submit(export_model, config.model, work_dir, cache=cache, meanwhile=read)
-            _checked("server", check_server, on_event)
-            with timed_step(on_event, "export") as step:
-                step.cached = export.result().cached
-    else:
-        read(Path(config.model))
-    known = readings[-1]
-    model, batching = known.model, known.batching
+    if inputs.settled is None:
+        return _prepared_own(config, inputs, ask_server, on_event)
+    cache_dir, machine = config.cache_dir or default_cache_dir(), inputs.machine
+    model, batching = inputs.settled.model, inputs.settled.batching
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
-    price = _price(config, machine)
     served_on = replace(machine, gpus=()) if batching.model.has_texts else machine
     if served_on != machine:
         on_event(events.Note(text="The model has strings, which only the CPU computes: the GPU is left out."))
     device = device_of(served_on)
-    if not exported:
-        _checked("machine", check_machine, on_event)
-        _checked("server", check_server, on_event)
     request = VariantRequest(
         precisions=config.precisions or default_precisions(device),
         rule=config.accuracy,
         device=device,
-        work_dir=work_dir,
+        work_dir=inputs.work_dir,
         io_precision=config.io_precision,
         calibration_method=config.calibration_method,
         calibration_data=config.calibration_data,
@@ -153,7 +175,7 @@ def prepare(
         seed=config.seed,
         judged=judged,
         if_fp16_fails=() if config.precisions else IF_FP16_FAILS,
-        cache=cache,
+        cache=result_cache(cache_dir),
         processor=machine.cpu,
     )
     with engine_race(
@@ -194,26 +216,20 @@ def prepare(
         ),
         engines=space.engines,
         machine=machine,
-        price=price,
+        price=inputs.price,
         space=space,
         accuracy=tuple(records),
     )
 
 
 def _prepared_own(
-    config: OptimizeConfig,
-    work_dir: Path,
-    ask_server: AskServer | None,
-    check_machine: Callable[[], None],
-    on_event: OnEvent,
+    config: OptimizeConfig, inputs: Inputs, ask_server: AskServer | None, on_event: OnEvent
 ) -> Prepared:
     """Return the preparation of a model in the user's own repository; its precision and batch are not judged."""
-    machine = hardware()
-    price = _price(config, machine)
-    _checked("machine", check_machine, on_event)
+    machine = inputs.machine
     with timed_step(on_event, "reading the model's configuration"):
         record, engines = own_engines(
-            config, work_dir, on_gpu=bool(machine.gpus), ask=ask_server, on_event=on_event
+            config, inputs.work_dir, on_gpu=bool(machine.gpus), ask=ask_server, on_event=on_event
         )
     space = own_space(config, machine, engines, on_event)
     return Prepared(
@@ -222,7 +238,7 @@ def _prepared_own(
         record=record,
         engines=space.engines,
         machine=machine,
-        price=price,
+        price=inputs.price,
         space=space,
     )
 
@@ -262,8 +278,3 @@ def judged_engine(
     record = judge(runner, precision, usable.reference(), rule, further_sizes=sizes)
     usable.judgments.keep(of, record)
     return record
-
-
-def _checked(what: str, check: Callable[[], None], on_event: OnEvent) -> None:
-    with timed_step(on_event, f"check of the {what}"):
-        check()

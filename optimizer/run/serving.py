@@ -22,16 +22,18 @@ from model_repo.server.overrides import OverridingServer, overriding
 from model_repo.server.triton import Server, check_runs_models, serve
 from model_repo.spec import Engine, ServingConfig
 from optimizer.cached import default_cache_dir
+from optimizer.child import threads
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
-from optimizer.run.prepare import Prepared
+from optimizer.run.prepare import Inputs, Prepared, exported
 from optimizer.run.workload_inputs import payload_of
 from optimizer.run_file import remote_endpoint, slo_of
 from optimizer.space_options import WithModel
 from search.records.slo import Slo
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.colocated import ColocatedLoad, ColocatedLoads
+from search.trials.events import OnEvent, timed_step
 from search.trials.triton_bench import TritonBench
 from search.workload import Workload
 
@@ -52,6 +54,20 @@ def check_server(config: OptimizeConfig) -> None:
     if config.server == "embedded":
         with explained(), scratch_folder("probe", config.output) as scratch:
             check_runs_models(ServerOptions(run_dir=config.output, scratch_dir=scratch))
+
+
+def checked_inputs(config: OptimizeConfig, inputs: Inputs, on_event: OnEvent) -> Inputs:
+    """Return the inputs, exported if they have to be while the server is checked. Raises UserError.
+
+    A server of the user's own models is checked where it completes their configurations.
+    """
+    if config.repository is not None:
+        return inputs
+    with threads(1) as pool:
+        exporting = pool.submit(exported, config, inputs, on_event=on_event)
+        with timed_step(on_event, "check of the server"):
+            check_server(config)
+        return exporting.result()
 
 
 def completed_configs(config: OptimizeConfig, engine: Engine) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,10 @@ from optimizer.config import STORAGE_VARIABLE, OptimizeConfig
 from optimizer.errors import explained
 from optimizer.machine.hardware import VISIBLE, Hardware, hardware, hardware_label, use_gpus
 from optimizer.model.weights import number_format
-from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
+from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare, read_inputs
 from optimizer.run.progress import Progress
 from optimizer.run.run_directory import LOG_FILE, locked, logging_to, make_directory, to_log_and
-from optimizer.run.serving import check_server, serving_bench
+from optimizer.run.serving import checked_inputs, serving_bench
 from optimizer.run.workload_inputs import TRACE_FILE, keep_files, workload_of
 from optimizer.run_file import objective_of, slo_of
 from search.record import Record
@@ -258,13 +257,9 @@ def _measure(
     on_event(events.PhaseStarted(name="prepare", detail=f"for {options.study}"))
     # The coordinator has judged the precisions. To do it again would take every core, also on its own machine.
     with stop_on_first_interrupt():
-        prepared = prepare(
-            config,
-            work_dir=options.output / MODELS_FOLDER,
-            judged=False,
-            check_server=partial(check_server, config),
-            on_event=on_event,
-        )
+        inputs = read_inputs(config, work_dir=options.output / MODELS_FOLDER, on_event=on_event)
+        inputs = checked_inputs(config, inputs, on_event)
+        prepared = prepare(config, inputs, judged=False, on_event=on_event)
     if prepared.record.sha256 != job.model_sha256:
         raise BadInput(
             f"{config.model} is not the model of the study {options.study}: its checksum differs.",

@@ -16,7 +16,7 @@ from model_repo.server.options import ServerOptions
 from model_repo.server.triton import serve
 from model_repo.spec import ServingConfig
 from optimizer.config import OptimizeConfig
-from optimizer.run.prepare import prepare
+from optimizer.run.prepare import prepare, read_inputs
 
 pytestmark = pytest.mark.system
 
@@ -33,7 +33,8 @@ def test_weights_named_like_code_are_served_and_do_not_run(
         limits=(LatencyLimit(limit_ms=50),), model=path, output=tmp_path / "run", precisions=("fp32",)
     )
     served = ServingConfig(
-        engine=prepare(config, work_dir=tmp_path / "run" / "model").engines[0], max_batch_size=4
+        engine=prepare(config, read_inputs(config, work_dir=tmp_path / "run" / "model")).engines[0],
+        max_batch_size=4,
     )
     options = ServerOptions(run_dir=tmp_path / "run")
     with serve(options) as server:

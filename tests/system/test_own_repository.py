@@ -30,7 +30,7 @@ from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
 from optimizer.run.bundle import winner_of
 from optimizer.run.own_model import own_engines
-from optimizer.run.prepare import prepare
+from optimizer.run.prepare import prepare, read_inputs
 from optimizer.run.serving import completed_configs, serving_bench
 from optimizer.run_file import slo_of
 from optimizer.space_options import with_models_from_texts
@@ -310,7 +310,9 @@ def test_a_model_beside_it_gets_its_load_and_is_judged(tmp_path: Path) -> None:
     limit = LatencyLimit(limit_ms=500.0, quantile=0.5)
     with_models = with_models_from_texts(["words:p50=500ms,rate=40"])
     config = config_for(tmp_path, limits=(limit,), with_models=with_models, most_send_lag_ms=5_000.0)
-    prepared = prepare(config, work_dir=tmp_path / "kept", ask_server=partial(completed_configs, config))
+    prepared = prepare(
+        config, read_inputs(config, work_dir=tmp_path / "kept"), ask_server=partial(completed_configs, config)
+    )
     with serving_bench(config, prepared, Workload()) as bench:
         bench.load(prepared.space.baseline())
         probe = bench.measure(20.0, 3.0, seed=1)

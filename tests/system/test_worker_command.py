@@ -14,7 +14,7 @@ from shared_studies import task
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.machine.hardware import hardware_label
-from optimizer.run.prepare import prepare
+from optimizer.run.prepare import prepare, read_inputs
 from optimizer.run.workers import COMMAND, job_of
 from search.space import default_config, knobs_of
 from search.study.pool import open_pool
@@ -35,7 +35,7 @@ def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(
         most_send_lag_ms=1e3,
         output=run,
     )
-    prepared = prepare(config, work_dir=run / "model")
+    prepared = prepare(config, read_inputs(config, work_dir=run / "model"))
     machine = hardware_label(prepared.machine)
     with postgresql() as cluster:
         environment = {**os.environ, "TRITUNE_STORAGE": cluster.url, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -19,7 +19,7 @@ from model_repo.server.triton import serve
 from optimizer.config import OptimizeConfig
 from optimizer.model.onnx_model import Model
 from optimizer.model.samples import synthetic_samples
-from optimizer.run.prepare import prepare
+from optimizer.run.prepare import prepare, read_inputs
 from optimizer.run.serving import request_timeout_s, serving_bench
 from optimizer.run.workload_inputs import workload_of
 from optimizer.run_file import slo_of
@@ -91,7 +91,7 @@ def model_subject(config: OptimizeConfig, grid: dict[str, Any]) -> Subject:
 
     On a GPU it counts as steady: its execution times do not depend on other processes.
     """
-    prepared = prepare(config, work_dir=config.output)
+    prepared = prepare(config, read_inputs(config, work_dir=config.output))
     usual: dict[str, Any] = {
         "instance_count": tuple(sorted({*prepared.space.values["instance_count"], 1, 2, 3, 4})),
         "max_queue_delay_us": delays_us(config.limits[0].limit_ms),

@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from lib.model_analyzer.profile import choice_of, measurements_in
 from model_analyzer import Comparison
 
-from optimizer.run.prepare import prepare
+from optimizer.run.prepare import prepare, read_inputs
 
 LIMIT_MS = 50.0
 
@@ -52,6 +52,8 @@ def test_both_tune_the_model_of_a_repository_from_its_own_configuration(tmp_path
     python_model(tmp_path / "models", "scorer")
     options = Namespace(out=tmp_path, repository=tmp_path / "models", model="scorer", precision="fp32", engine="")
     comparison = Comparison(options)
-    engine = comparison.engine(prepare(comparison.config, work_dir=comparison.config.output))
+    engine = comparison.engine(
+        prepare(comparison.config, read_inputs(comparison.config, work_dir=comparison.config.output))
+    )
     assert engine.model_name == "scorer"
     assert engine.own.text == (tmp_path / "models" / "scorer" / "config.pbtxt").read_text()

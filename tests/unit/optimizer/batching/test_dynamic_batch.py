@@ -18,7 +18,7 @@ from model_repo.spec import ServingConfig
 from optimizer.batching.dynamic_batch import served_model
 from optimizer.config import OptimizeConfig
 from optimizer.model.onnx_model import read_model
-from optimizer.run.prepare import Prepared, prepare
+from optimizer.run.prepare import Prepared, prepare, read_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 def prepared(path: Any, precisions: Any = ("fp32",)) -> Prepared:
     run = path.parent / "run"
     config = OptimizeConfig(limits=(LatencyLimit(limit_ms=50),), model=path, output=run, precisions=precisions)
-    return prepare(config, work_dir=run / "model")
+    return prepare(config, read_inputs(config, work_dir=run / "model"))
 
 
 def result(path: Path) -> Any:

@@ -23,7 +23,7 @@ from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.own_model import own_engine, parse_own
 from model_repo.spec import EnsembleStep
 from optimizer.config import OptimizeConfig
-from optimizer.run.prepare import prepare
+from optimizer.run.prepare import prepare, read_inputs
 from optimizer.run_file import slo_of
 from optimizer.space_options import with_models_from_texts
 from search.simulator.ensemble_surrogate import EnsembleSurrogate
@@ -47,7 +47,7 @@ ensemble_scheduling {
 
 
 def space_of(config: OptimizeConfig) -> SearchSpace:
-    return prepare(config, work_dir=config.output.parent / "kept", ask_server=loaded).space
+    return prepare(config, read_inputs(config, work_dir=config.output.parent / "kept"), ask_server=loaded).space
 
 
 def test_steps_are_in_the_order_in_which_their_inputs_are_made(tmp_path: Path) -> None:
@@ -117,7 +117,9 @@ def test_what_is_excluded_without_a_name_counts_for_every_tuned_member(tmp_path:
         tmp_path, "pair", tune=("second",), excluded=(("max_batch_size", "4"), ("first.instance_count", "7"))
     )
     work_dir = tmp_path / "kept"
-    axes = prepare(config, work_dir=work_dir, ask_server=loaded, on_event=said.append).space.axes()
+    axes = prepare(
+        config, read_inputs(config, work_dir=work_dir), ask_server=loaded, on_event=said.append
+    ).space.axes()
     assert axes["second.max_batch_size"] == (1, 2, 8)
     warned = [event.text for event in said if getattr(event, "warning", False)]
     assert ["instance_count=7" in text for text in warned if "--exclude" in text] == [True]

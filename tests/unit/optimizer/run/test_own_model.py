@@ -23,7 +23,7 @@ from optimizer.reports.terminal import recommendation_view
 from optimizer.run.bundle import bundle_run, winner_of
 from optimizer.run.own_model import own_engines
 from optimizer.run.pipeline import optimize
-from optimizer.run.prepare import Prepared, prepare
+from optimizer.run.prepare import Prepared, prepare, read_inputs
 from optimizer.run_file import save_config, saved_config
 from search.answer.explain import explain_trial
 from search.records.recommendation import RecommendationRecord
@@ -60,7 +60,7 @@ def found_in(config: OptimizeConfig, on_event: Callable[[Any], None] = events.ig
 
 
 def prepared_in(config: OptimizeConfig) -> Prepared:
-    return prepare(config, work_dir=config.output / "again", ask_server=loaded)
+    return prepare(config, read_inputs(config, work_dir=config.output / "again"), ask_server=loaded)
 
 
 def same(config: ServingConfig, found: RecommendationRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Tests of the order of preparation: quick checks of the arguments, then the server, then slow steps."""
+"""Tests of the stages of preparation: quick checks of the arguments, then the server, then slow steps."""
 
 import os
 from pathlib import Path
@@ -11,24 +11,25 @@ from loadgen.errors import UserError
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.errors import ModelError
-from optimizer.run.prepare import Prepared, prepare
+from optimizer.run.prepare import prepare, read_inputs
+from optimizer.run.serving import checked_inputs
 from search.space import engine_label
-from search.trials.events import Note
+from search.trials.events import Note, ignore
 
 
-class NoServer(UserError):
-    pass
-
-
-def no_server() -> None:
-    raise NoServer("The server does not run models.", "Install it.")
-
-
-def prepared(tmp_path: Path, model: str | Path) -> Prepared:
-    config = OptimizeConfig(
-        limits=(LatencyLimit(limit_ms=50),), model=model, output=tmp_path, precisions=("fp32", "fp16")
+def without_server(tmp_path: Path, model: str | Path) -> OptimizeConfig:
+    return OptimizeConfig(
+        limits=(LatencyLimit(limit_ms=50),),
+        model=model,
+        output=tmp_path,
+        precisions=("fp32", "fp16"),
+        server="local",
     )
-    return prepare(config, work_dir=tmp_path / "work", check_server=no_server)
+
+
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
 
 
 def test_strings_are_computed_on_the_cpu_of_a_machine_with_a_gpu(
@@ -46,10 +47,9 @@ def test_strings_are_computed_on_the_cpu_of_a_machine_with_a_gpu(
         output=tmp_path,
         input_data=data,
     )
+    inputs = read_inputs(config, work_dir=tmp_path / "work")
     found = prepare(
-        config,
-        work_dir=tmp_path / "work",
-        on_event=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+        config, inputs, on_event=lambda event: notes.append(event.text) if isinstance(event, Note) else None
     )
     assert [gpu.name for gpu in found.machine.gpus] == ["NVIDIA L4"]
     assert [(engine_label(engine), engine.device) for engine in found.engines] == [("onnxruntime-fp32", "cpu")]
@@ -57,18 +57,23 @@ def test_strings_are_computed_on_the_cpu_of_a_machine_with_a_gpu(
     assert found.batching.model.batched
 
 
+@pytest.mark.usefixtures("no_server")
 def test_a_server_that_cannot_run_models_ends_it_before_any_variant_is_made(tmp_path: Path) -> None:
-    with pytest.raises(NoServer):
-        prepared(tmp_path, onnx_models.small_cnn(tmp_path / "m.onnx"))
+    config = without_server(tmp_path, onnx_models.small_cnn(tmp_path / "m.onnx"))
+    inputs = read_inputs(config, work_dir=tmp_path / "work")
+    with pytest.raises(UserError, match="tritonserver"):
+        checked_inputs(config, inputs, ignore)
     assert not list((tmp_path / "work").iterdir())
 
 
 def test_a_model_that_cannot_be_read_needs_no_server(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not exist"):
-        prepared(tmp_path, tmp_path / "gone.onnx")
+        read_inputs(without_server(tmp_path, tmp_path / "gone.onnx"), work_dir=tmp_path / "work")
 
 
+@pytest.mark.usefixtures("no_server")
 @pytest.mark.parametrize("source", ["no_such_package.models:build", "gone.pt2"])
 def test_an_export_waits_for_the_server(tmp_path: Path, source: str) -> None:
-    with pytest.raises(NoServer):
-        prepared(tmp_path, source if ":" in source else tmp_path / source)
+    config = without_server(tmp_path, source if ":" in source else tmp_path / source)
+    with pytest.raises(UserError, match="tritonserver"):
+        checked_inputs(config, read_inputs(config, work_dir=tmp_path / "work"), ignore)
