@@ -25,6 +25,10 @@ class UnsupportedModel(ModelError):
     """A valid model that cannot be served or loaded here: its operators, input types or opset do not allow it."""
 
 
+class ExportFailed(ModelError):
+    """The PyTorch model cannot be loaded or exported, or does not survive the export."""
+
+
 class ShapeError(BadInput):
     """An input's shape is missing, or the given one does not fit the model."""
 

@@ -9,8 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from loadgen.errors import BadInput
-from optimizer.accuracy.check import INPUTS, LARGER_BATCH, OnnxCpuRunner, Reference, judge, reference_of
-from optimizer.accuracy.classifying import classifying_outputs
+from optimizer.accuracy.check import (
+    INPUTS,
+    LARGER_BATCH,
+    OnnxCpuRunner,
+    Reference,
+    classifying_outputs,
+    judge,
+    reference_of,
+)
 from optimizer.accuracy.kept import Judgments, Once, digest_of, judgments_of, value_of, variant_from_entry
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import NO_CACHE, ResultCache
@@ -20,7 +27,7 @@ from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model
 from optimizer.model.samples import Samples, given_samples, samples_from_data, synthetic_samples
 from optimizer.precision.half_plan import observed_peaks
-from optimizer.precision.names import CalibrationMethod, Device, IoPrecision, Precision
+from optimizer.precision.names import Device, Precision
 from optimizer.precision.variants import Variant, VariantOptions, variant_from_model
 from search.records.recommendation import AccuracyRecord
 from search.trials import events
@@ -45,7 +52,7 @@ JUDGING_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRequest:
-    """The precisions to make, and the settings by which they are made and judged.
+    """The precisions to make, with `options` that say how, and the settings by which they are judged.
 
     `judged` False: the precisions were judged elsewhere and are only made. Those of `if_fp16_fails` are only tried
     if fp16 is not usable.
@@ -53,10 +60,7 @@ class VariantRequest:
 
     precisions: Sequence[Precision]
     rule: AccuracyRule
-    device: Device
-    work_dir: Path
-    io_precision: IoPrecision = "keep"
-    calibration_method: CalibrationMethod = "percentile"
+    options: VariantOptions
     calibration_data: Path | None = None
     input_data: Path | None = None  # of the load; for judging if there is no calibration data
     judging_budget_s: float = 60.0
@@ -108,19 +112,13 @@ def usable_variants(
     given = request.calibration_data and samples_from_data(request.calibration_data, model)
     precisions = _possible(request, texts=texts, calibrated=given is not None, on_event=on_event)
     if precisions == ["fp32"]:
-        return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))
+        return Usable(variants=(variant_from_model(model, "fp32", request.options),))
     for precision in precisions:
         if precision in AS_FP32:
             on_made(precision, model)
     calibration, checked = given.parted(every=CHECKED_SHARE) if given else (None, None)
     checked = checked or _inputs(model, request, on_event)
-    options = VariantOptions(
-        work_dir=request.work_dir,
-        device=request.device,
-        io_precision=request.io_precision,
-        calibration_method=request.calibration_method,
-        calibration=calibration,
-    )
+    options = replace(request.options, calibration=calibration)
     if not request.judged:
         options = replace(options, peaks=_peaks(model, checked, on_event))
         made = [_made(model, precision, options, on_event) for precision in precisions]
@@ -201,7 +199,7 @@ def _possible(request: VariantRequest, *, texts: bool, calibrated: bool, on_even
     for precision in dict.fromkeys(request.precisions):
         if texts and precision != "fp32":
             lacks = "inputs that are not strings"
-        elif request.device == "cpu" and precision in GPU_ONLY:
+        elif request.options.device == "cpu" and precision in GPU_ONLY:
             lacks = "a GPU"
         elif precision in CALIBRATED and not calibrated:
             lacks = "--calibration-data with typical inputs"

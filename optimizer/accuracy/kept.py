@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import Entry, ResultCache, versions_digest
 from optimizer.model.files import Graph
-from optimizer.model.onnx_model import Model, ModelRecord
+from optimizer.model.onnx_model import Model, with_files, without_files
 from optimizer.model.samples import Samples
 from optimizer.precision.names import Precision
 from optimizer.precision.variants import Variant
@@ -104,7 +104,7 @@ def value_of(variant: Variant, model: Model) -> tuple[dict[str, Any], dict[str, 
     """Return what to keep of a variant of `model`, as JSON and files; no files if its graph is that of `model`."""
     made = variant.model
     value = {
-        "model": ModelRecord.model_validate(made, from_attributes=True).model_dump(mode="json"),
+        "model": without_files(made),
         "optimizable": variant.optimizable,
         "kept": dict(variant.kept),
     }
@@ -119,7 +119,7 @@ def variant_from_entry(entry: Entry, precision: Precision, model: Model, folder:
         value, files = entry.value, entry.copied(folder)
         path = files.pop("model.onnx").absolute()
         external = tuple((name, file.absolute()) for name, file in sorted(files.items()))
-        made = ModelRecord.model_validate(value["model"]).with_files(Graph(path), external)
+        made = with_files(value["model"], Graph(path), external)
         return Variant(
             precision=precision,
             model=made,

@@ -202,22 +202,26 @@ def dynamic_batch(model: Model, work_dir: Path, given: Sequence[Tensors] = ()) -
         return _unbatched(current, _why_no_batch(current), notes, given)
     reference = model if _runs(model) else current
     coarse = _is_low_precision(candidate.graph.outline)
-    proof = prove_batching(
-        reference.path,
-        candidate.path,
-        candidate.all_inputs,
-        given=given,
-        rows=reference.fixed_rows,
-        tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
-        same_level=coarse,
-    )
-    served = candidate if proof.holds else current
+    proof = disproved = ""
+    try:
+        proof = prove_batching(
+            reference.path,
+            candidate.path,
+            candidate.all_inputs,
+            given=given,
+            rows=reference.fixed_rows,
+            tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
+            same_level=coarse,
+        )
+    except Disproved as why:
+        disproved = str(why)
+    served = current if disproved else candidate
     for unused in {current.path, candidate.path} - {served.path, reference.path}:
         unused.unlink()
-    if not proof.holds:
-        return _unbatched(current, proof.reason, notes, given)
+    if disproved:
+        return _unbatched(current, disproved, notes, given)
     action: Action = "kept" if candidate.path == reference.path else "rewritten"
-    return Batching(model=candidate, action=action, reason=" ".join([f"{did}: {proof.reason}.", *notes]))
+    return Batching(model=candidate, action=action, reason=" ".join([f"{did}: {proof}.", *notes]))
 
 
 def modernized(model: Model, work_dir: Path) -> tuple[Model, list[str]]:

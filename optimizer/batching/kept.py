@@ -7,15 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from loadgen.errors import BadInput
 from loadgen.files import checksum, sha256_of
-from optimizer.batching.dynamic_batch import Action, Batching, carried, dynamic_batch, served_model
+from optimizer.batching.dynamic_batch import Batching, carried, dynamic_batch, served_model
 from optimizer.batching.proof import GIVEN_SAMPLES
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
 from optimizer.model.files import Graph, external_files, load_proto
-from optimizer.model.onnx_model import Model, ModelRecord, read_model
+from optimizer.model.onnx_model import Model, read_model, with_files, without_files
 from optimizer.model.samples import Samples, given_samples
 from optimizer.model.shapes import with_shapes
 
@@ -30,13 +28,6 @@ class Settled:
     model: Model
     batching: Batching
     cached: bool = False
-
-
-class _Kept(BaseModel):
-    model: ModelRecord
-    served: ModelRecord
-    action: Action
-    reason: str
 
 
 def settled(
@@ -55,42 +46,26 @@ def settled(
     """
     graph, notes = carried(path, work_dir)
     try:
-        found = _found(graph, shapes, work_dir, input_data, cache, processor)
+        external = external_files(graph.proto, graph.path.parent)
+        key = {
+            "sha256": sha256_of(graph.path, external),
+            "name": graph.path.name,
+            "shapes": {name: list(shape) for name, shape in shapes.items()},
+            "samples": checksum(input_data),
+            "processor": processor,
+            "versions": versions_digest(),
+        }
+        entry = cache.find(KIND, key)
+        own = tuple((location, file.absolute()) for location, file in external.items())
+        found = None if entry is None else _from_entry(entry, graph, own, work_dir)
+        if found is None:
+            found = _proven(graph, shapes, work_dir, input_data)
+            _keep(cache, key, found)
     except BadInput as error:  # of the user's file, not of ours
         raise type(error)(error.what.replace(str(graph.path), str(path)), error.fix) from error
     done = found.batching
     served = replace(done, model=served_model(done.model, work_dir), reason=" ".join([done.reason, *notes]))
     return replace(found, batching=served)
-
-
-def _found(
-    graph: Graph,
-    shapes: Mapping[str, tuple[int, ...]],
-    work_dir: Path,
-    input_data: Path | None,
-    cache: ResultCache,
-    processor: str,
-) -> Settled:
-    if cache.folder is None:
-        return _proven(graph, shapes, work_dir, input_data)
-    external = external_files(graph.proto, graph.path.parent)
-    key = {
-        "sha256": sha256_of(graph.path, external),
-        "name": graph.path.name,
-        "shapes": {name: list(shape) for name, shape in shapes.items()},
-        "samples": checksum(input_data),
-        "processor": processor,
-        "versions": versions_digest(),
-    }
-    entry = cache.find(KIND, key)
-    if entry is not None:
-        own = tuple((location, file.absolute()) for location, file in external.items())
-        found = _from_entry(entry, graph, own, work_dir)
-        if found is not None:
-            return found
-    done = _proven(graph, shapes, work_dir, input_data)
-    _keep(cache, key, done)
-    return done
 
 
 def _proven(
@@ -141,27 +116,27 @@ def _keep(cache: ResultCache, key: Key, done: Settled) -> None:
     rewritten = served.path != done.model.path
     if rewritten and served.external:
         return
-    value = _Kept(
-        model=ModelRecord.model_validate(done.model, from_attributes=True),
-        served=ModelRecord.model_validate(served, from_attributes=True),
-        action=done.batching.action,
-        reason=done.batching.reason,
-    )
-    cache.put(KIND, key, value.model_dump(mode="json"), {REWRITTEN: served.path} if rewritten else None)
+    value = {
+        "model": without_files(done.model),
+        "served": without_files(served),
+        "action": done.batching.action,
+        "reason": done.batching.reason,
+    }
+    cache.put(KIND, key, value, {REWRITTEN: served.path} if rewritten else None)
 
 
 def _from_entry(
     entry: Entry, graph: Graph, external: tuple[tuple[str, Path], ...], work_dir: Path
 ) -> Settled | None:
     """Return the result of an earlier run; None if the entry has just been removed."""
-    kept = _Kept.model_validate(entry.value)
+    kept, model = entry.value, with_files(entry.value["model"], graph, external)
     try:
         if entry.files:
-            file = entry.copied(work_dir / f"{kept.model.name}-settled")[REWRITTEN].absolute()
-            served = kept.served.with_files(Graph(file, load_proto(file)))
+            file = entry.copied(work_dir / f"{model.name}-settled")[REWRITTEN].absolute()
+            served = with_files(kept["served"], Graph(file, load_proto(file)))
         else:
-            served = kept.served.with_files(graph, external)
+            served = with_files(kept["served"], graph, external)
     except OSError:
         return None
-    batching = Batching(model=served, action=kept.action, reason=kept.reason)
-    return Settled(model=kept.model.with_files(graph, external), batching=batching, cached=True)
+    batching = Batching(model=served, action=kept["action"], reason=kept["reason"])
+    return Settled(model=model, batching=batching, cached=True)

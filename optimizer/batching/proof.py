@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -49,14 +48,6 @@ class DoesNotRun(Disproved):
     """ONNX Runtime refuses these samples."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """The result: `holds` is True if batching is sound, and `reason` explains it."""
-
-    holds: bool
-    reason: str
-
-
 def prove_batching(
     original: Path,
     candidate: Path,
@@ -66,43 +57,40 @@ def prove_batching(
     rows: int = 1,
     tolerance: float,
     same_level: bool,
-) -> Proof:
-    """Run both files on the same samples, one by one and in batches, and compare row by row.
+) -> str:
+    """Run both files on the same samples, one by one and in batches, and return how the rows compare, in words.
 
     The samples are random, and the `given` ones, of one shape with a leading 1: only these if inputs are texts or
     random samples do not run, and none of these for `same_level` if random samples suffice.
 
     `original`, which takes `rows` samples at a time, and `candidate` may be the same file. `tolerance` is relative
     to the largest value of an output; for `same_level` see `sample`. If samples give nearly the same output (as
-    with untrained weights), mixed-up rows would go unnoticed, and nothing is proven.
+    with untrained weights), mixed-up rows would go unnoticed, and nothing is proven. Raises Disproved.
     """
     compare_batches = partial(_compare_batches, original, candidate, rows=rows, tolerance=tolerance)
-    try:
-        samples, reference = _samples_alone(original, inputs, given, rows, same_level=same_level)
-        began_s = time.monotonic()
-        compare_batches(samples, reference)
-        row_s = (time.monotonic() - began_s) / (rows + sum(PROOF_SIZES))
-        largest = _largest(samples[0], reference[0], row_s)
-        if largest > PROOF_SIZES[-1] and not _compare_largest(candidate, samples, reference, largest, tolerance):
-            largest = 0
-        told = any(_tells_apart(reference, name, tolerance) for name in reference[0])
-        compared = "at its outputs" if told else ""
-        if given and not (same_level and told):
-            given, alone = given[: max(PROOF_SAMPLES, int(PROOF_S / row_s))], list[Tensors]()
-            with suppress(DoesNotRun):  # the load will show it
-                given, alone = _those_that_run(original, given, rows)
-            if alone:
-                compare_batches(given, alone, sizes=(*PROOF_SIZES, GIVEN_SAMPLES))
-                if largest > GIVEN_SAMPLES:
-                    _compare_largest(candidate, given, alone, largest, tolerance)
-                if any(_tells_apart(alone, name, tolerance, pairs=GIVEN_PAIRS) for name in alone[0]):
-                    compared = "at its outputs for the given inputs"
-        if not compared:
-            raise Disproved(f"{_NOTHING} ({'samples that differ more' if given else '--input-data'} may help)")
-    except Disproved as why:
-        return Proof(holds=False, reason=str(why))
+    samples, reference = _samples_alone(original, inputs, given, rows, same_level=same_level)
+    began_s = time.monotonic()
+    compare_batches(samples, reference)
+    row_s = (time.monotonic() - began_s) / (rows + sum(PROOF_SIZES))
+    largest = _largest(samples[0], reference[0], row_s)
+    if largest > PROOF_SIZES[-1] and not _compare_largest(candidate, samples, reference, largest, tolerance):
+        largest = 0
+    told = any(_tells_apart(reference, name, tolerance) for name in reference[0])
+    compared = "at its outputs" if told else ""
+    if given and not (same_level and told):
+        given, alone = given[: max(PROOF_SAMPLES, int(PROOF_S / row_s))], list[Tensors]()
+        with suppress(DoesNotRun):  # the load will show it
+            given, alone = _those_that_run(original, given, rows)
+        if alone:
+            compare_batches(given, alone, sizes=(*PROOF_SIZES, GIVEN_SAMPLES))
+            if largest > GIVEN_SAMPLES:
+                _compare_largest(candidate, given, alone, largest, tolerance)
+            if any(_tells_apart(alone, name, tolerance, pairs=GIVEN_PAIRS) for name in alone[0]):
+                compared = "at its outputs for the given inputs"
+    if not compared:
+        raise Disproved(f"{_NOTHING} ({'samples that differ more' if given else '--input-data'} may help)")
     sizes = ", ".join(map(str, PROOF_SIZES)) + (f" and {largest}" if largest > PROOF_SIZES[-1] else "")
-    return Proof(holds=True, reason=f"batches of {sizes} gave the same rows as single runs, compared {compared}")
+    return f"batches of {sizes} gave the same rows as single runs, compared {compared}"
 
 
 def _samples_alone(

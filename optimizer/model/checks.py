@@ -14,7 +14,7 @@ from loadgen.processes import scratch_folder
 from optimizer.errors import ModelError, RunFailed, UnsupportedModel
 from optimizer.model.files import all_tensors, external_files, hollow, write_model
 from optimizer.model.graph_shapes import type_name
-from optimizer.model.ort_child import check_loads
+from optimizer.model.ort_child import run_model
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -111,7 +111,7 @@ def _has_shape(value: ValueInfoProto) -> bool:
 def check_runs(path: Path, proto: ModelProto) -> None:
     """Check that ONNX Runtime can build a session. Raises UnsupportedModel, naming the operator and its node."""
     try:
-        check_loads(path)
+        run_model(path, [])
     except RunFailed as error:
         reason = " ".join(error.reason.split())
         operator = re.search(

@@ -16,9 +16,9 @@ from loadgen.options.declare import is_file
 from loadgen.processes import scratch_folder
 from optimizer.cached import NO_CACHE, ResultCache
 from optimizer.child import ChildCrashed, ChildRaised, ChildTimedOut, call_in_child, machine_limits, threads
-from optimizer.errors import RunFailed
+from optimizer.errors import ExportFailed, RunFailed
 from optimizer.model.checks import plain, shortened
-from optimizer.model.export_child import Exported, ExportFailed, exported
+from optimizer.model.export_child import Exported, exported
 from optimizer.model.export_key import KIND, key_of_program
 from optimizer.model.ort_child import Tensors, difference, load_tensors, run_model
 from optimizer.model_source import stem_of

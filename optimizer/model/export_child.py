@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from model_repo.errors import install_command
 from optimizer.cached import Key, ResultCache
-from optimizer.errors import ModelError
+from optimizer.errors import ExportFailed
 from optimizer.model.export_key import KIND, key_of_factory
 from optimizer.model.ort_child import save_tensors
-from optimizer.model.pt2_expressions import UnsafeExpression, check_expressions
+from optimizer.model.pt2_expressions import check_expressions
 
 if TYPE_CHECKING:
     import torch
@@ -34,10 +34,6 @@ EXTERNAL_BYTES = 1 << 30
 
 Axes = dict[int, str]
 """The names of the axes that vary, by axis."""
-
-
-class ExportFailed(ModelError):
-    """The PyTorch model cannot be loaded or exported, or does not survive the export."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,10 +303,7 @@ def exported(source: str | Path, target: Path, folder: Path, cache: ResultCache)
             f"Run: {install_command('torch')}, or give an .onnx file.",
         ) from error
     gc.freeze()
-    try:
-        made = from_program(source) if isinstance(source, Path) else from_factory(source)
-    except UnsafeExpression as error:
-        raise ExportFailed(f"{source}: {error}", "Do not use this file unless you trust it.") from error
+    made = from_program(source) if isinstance(source, Path) else from_factory(source)
     checks = write_checks(made, folder)
     key = None
     if made.dynamic is not None:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from loadgen.files import sha256_of
 from model_repo.repository.write import README_FILE
@@ -71,6 +71,8 @@ class Model:
 
     `with_shapes` chooses sizes of open axes for the requests of the load; the served model leaves the axes open.
     """
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {"arbitrary_types_allowed": True}
 
     name: str
     graph: Graph = field(repr=False, compare=False)
@@ -148,20 +150,14 @@ def in_files(model: Model, path: Path, proto: ModelProto, external: Mapping[str,
     )
 
 
-class ModelRecord(BaseModel):
-    """A model without its files, as the cache keeps it in JSON."""
+def without_files(model: Model) -> dict[str, Any]:
+    """Return a model without its files, as the cache keeps it in JSON."""
+    return dict(TypeAdapter(Model).dump_python(model, mode="json", exclude={"graph", "external"}))
 
-    name: str
-    all_inputs: tuple[ModelTensor, ...]
-    all_outputs: tuple[ModelTensor, ...]
-    batch: Batch
-    opset: int
-    size_bytes: int
-    sha256: str
 
-    def with_files(self, graph: Graph, external: tuple[tuple[str, Path], ...] = ()) -> Model:
-        """Return the model in these files."""
-        return Model(graph=graph, external=external, **dict(self))
+def with_files(kept: Mapping[str, Any], graph: Graph, external: tuple[tuple[str, Path], ...] = ()) -> Model:
+    """Return the model that was kept, in these files."""
+    return TypeAdapter(Model).validate_python({**kept, "graph": graph, "external": external})
 
 
 def read_model(path: Path, graph: Graph | None = None) -> Model:

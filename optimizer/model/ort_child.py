@@ -56,11 +56,6 @@ Tensors = dict[str, "NDArray[np.generic]"]
 RUN_TIMEOUT_S = 300.0
 
 
-def check_loads(path: Path, *, timeout_s: float = RUN_TIMEOUT_S) -> None:
-    """Build a CPU session for the model and drop it. Raises RunFailed."""
-    run_model(path, [], timeout_s=timeout_s)
-
-
 def run_model(
     path: Path,
     feeds: Sequence[Mapping[str, NDArray[Any]]],
@@ -71,8 +66,8 @@ def run_model(
 ) -> list[Tensors]:
     """Return all outputs of the model for each of `feeds`, in order, computed on the CPU. Raises RunFailed.
 
-    Outputs that are not tensors are left out. Arrays travel as
-    .npz files without pickles. If not `optimized`, ONNX Runtime runs the graph node by node as it stands.
+    Without feeds it is only loaded. Outputs that are not tensors are left out. Arrays travel as .npz files
+    without pickles. If not `optimized`, ONNX Runtime runs the graph node by node as it stands.
     `threads` None: one per processor.
     """
     load = partial(_session, str(path.absolute()), optimized=optimized, threads=threads)

@@ -8,6 +8,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from optimizer.errors import ExportFailed
+
 _SYMBOL = re.compile(r"Symbol\('[A-Za-z]{1,3}\d+'(?:, [a-z]+=(?:True|False))*\)")
 """A size as PyTorch writes it: Symbol('s31', positive=True, integer=True)."""
 
@@ -17,12 +19,8 @@ _KNOWN = re.compile(r"[a-z]{1,3}\d+|[A-Z][A-Za-z]*|oo|zoo|nan")
 """Symbols (s0, u1), classes of SymPy and PyTorch (Max, FloorDiv), infinities; never a function of Python."""
 
 
-class UnsafeExpression(Exception):
-    """An expression that is more than arithmetic on sizes."""
-
-
 def check_expressions(path: Path) -> None:
-    """Check every expression in the archive. Raises UnsafeExpression.
+    """Check every expression in the archive. Raises ExportFailed.
 
     A file that is no archive is left to PyTorch. Files that `torch.export.save` writes always pass.
     """
@@ -34,7 +32,10 @@ def check_expressions(path: Path) -> None:
                 continue
             for expression in _expressions(json.loads(archive.read(name))):
                 if not is_arithmetic(expression):
-                    raise UnsafeExpression(f"{expression[:80]!r} in it is not arithmetic on sizes.")
+                    raise ExportFailed(
+                        f"{path}: {expression[:80]!r} in it is not arithmetic on sizes.",
+                        "Do not use this file unless you trust it.",
+                    )
 
 
 def is_arithmetic(expression: str) -> bool:

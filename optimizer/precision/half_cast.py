@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optimizer.model.graph_shapes import tensor_types
 from optimizer.model.weights import opset_of
 from optimizer.precision.half_plan import (
     FLOAT,
@@ -43,19 +44,14 @@ class HalfGraph:
 
 
 def cast_to_half(
-    proto: ModelProto,
-    half: Half,
-    *,
-    types: Mapping[str, int],
-    half_io: bool = False,
-    peaks: Mapping[str, float] | None = None,
+    proto: ModelProto, half: Half, *, half_io: bool = False, peaks: Mapping[str, float] | None = None
 ) -> HalfGraph:
     """Return `proto`, which is changed, with every node in `half` that tolerates it.
 
-    Needs all weights in the proto. `types` are the element types of its tensors (`tensor_types`), `peaks` the
-    largest magnitudes seen in them. Inputs and outputs keep their types unless `half_io`.
+    Needs all weights in the proto. `peaks` are the largest magnitudes seen in its tensors. Inputs and outputs keep
+    their types unless `half_io`.
     """
-    graph = proto.graph
+    graph, types = proto.graph, tensor_types(proto)
     weights = {name: without_overflow(weight, half) for name, weight in _take_weights(graph).items()}
     plan = plan_halving(
         graph,

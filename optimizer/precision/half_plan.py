@@ -192,7 +192,7 @@ def plan_halving(
     peaks: Mapping[str, float],
     opset: int,
 ) -> HalvingPlan:
-    """Decide node by node, in the graph's order. The arguments are those of `half_cast.cast_to_half`."""
+    """Decide node by node, in the graph's order. `types` are those of its tensors, by `tensor_types`."""
     from onnx import numpy_helper
 
     errors = {name: rounding_error(numpy_helper.to_array(weight), half) for name, weight in weights.items()}

@@ -8,9 +8,9 @@ operators between two products. fp8 has the places and ranges of a symmetric int
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from optimizer.child import machine_limits
 from optimizer.errors import RunFailed, UnsupportedModel
 from optimizer.model.checks import plain, shortened
-from optimizer.model.ort_child import Tensors, run_in_child
+from optimizer.model.ort_child import run_in_child
 from optimizer.model.samples import Samples
 from optimizer.precision.names import CalibrationMethod
 
@@ -239,19 +239,9 @@ def _ranges(
     )
     feeds = samples.feeds(1)
     for start in range(0, len(feeds), CHUNK):
-        calibrator.collect_data(_Reader(iter(feeds[start : start + CHUNK])))
+        chunk = iter(feeds[start : start + CHUNK])
+        calibrator.collect_data(SimpleNamespace(get_next=partial(next, chunk, None)))
     return calibrator.compute_data()
-
-
-class _Reader:
-    """The source of inputs for ONNX Runtime's calibrators."""
-
-    def __init__(self, feeds: Iterator[Tensors]) -> None:
-        self._feeds = feeds
-
-    def get_next(self) -> Tensors | None:
-        """Return the next feed, None after the last."""
-        return next(self._feeds, None)
 
 
 def _options(*, symmetric: bool) -> dict[str, Any]:

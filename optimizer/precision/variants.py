@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from loadgen.processes import scratch_folder
-from optimizer.errors import UnsupportedModel
 from optimizer.model.files import Graph, external_files
-from optimizer.model.graph_shapes import tensor_types
 from optimizer.model.onnx_model import Model, ModelTensor, in_files
 from optimizer.model.samples import Samples
 from optimizer.model.weights import at_opset, opset_of, read_with_weights, save_whole
@@ -61,24 +59,20 @@ class VariantOptions:
     peaks: Mapping[str, float] = field(default_factory=dict)
 
 
-class NoVariant(UnsupportedModel):
-    """The model has no variant in a precision; the run goes on with the others."""
-
-
 def variant_from_model(model: Model, precision: Precision, options: VariantOptions) -> Variant:
     """Return `model` (fp32, batch settled, shapes known) in `precision`.
 
-    New files go to a folder of `options.work_dir`. Raises NoVariant, in two lines, if there is no such variant.
+    New files go to a folder of `options.work_dir`. Raises UnsupportedModel if there is no such variant.
     """
-    return _MAKERS[precision](model, options)
-
-
-def _unchanged(precision: Precision) -> Callable[[Model, VariantOptions], Variant]:
-    def make(model: Model, options: VariantOptions) -> Variant:
-        del options
-        return Variant(precision=precision, model=model, stand_in=model)
-
-    return make
+    match precision:
+        case "fp32" | "tf32":
+            return Variant(precision=precision, model=model, stand_in=model)
+        case "fp16":
+            return _fp16(model, options)
+        case "bf16":
+            return _bf16(model, options)
+        case "int8" | "fp8":
+            return _quantized(precision, model, options)
 
 
 def _fp16(model: Model, options: VariantOptions) -> Variant:
@@ -102,45 +96,28 @@ def _bf16(model: Model, options: VariantOptions) -> Variant:
     )
 
 
-def _quantized(precision: Literal["int8", "fp8"]) -> Callable[[Model, VariantOptions], Variant]:
-    def make(model: Model, options: VariantOptions) -> Variant:
-        from optimizer.precision.quantize import quantize
+def _quantized(precision: Literal["int8", "fp8"], model: Model, options: VariantOptions) -> Variant:
+    from optimizer.precision.quantize import quantize
 
-        if options.calibration is None:
-            raise NoVariant(
-                f"{precision} needs calibration data, and none was given.",
-                "Add --calibration-data FILE.npz with a few hundred typical inputs, or leave the precision out.",
-            )
-        with scratch_folder(precision, options.work_dir) as folder:
-            modern = at_opset(read_with_weights(model.graph), OPSET_OF_HALF_SCALES)
-            path = quantize(
-                save_whole(modern, Path(folder, "modern")),
-                Path(folder),
-                precision=precision,
-                device=options.device,
-                samples=options.calibration,
-                method=options.calibration_method,
-            )
-            proto = read_with_weights(Graph(path))
-            if options.device == "cpu":
-                done = _saved(model, proto, options, name=precision)
-                return Variant(precision=precision, model=done, stand_in=done)
-            graph = _cast(proto, "fp16", options)
-        done = _saved(model, graph.proto, options, name=precision, half_io=_half_io(options))
-        optimizable = precision != "fp8"  # ONNX Runtime moves fp8 across operators that know no fp8
-        return Variant(precision=precision, model=done, stand_in=done, optimizable=optimizable, kept=graph.kept)
-
-    return make
-
-
-_MAKERS: dict[Precision, Callable[[Model, VariantOptions], Variant]] = {
-    "fp32": _unchanged("fp32"),
-    "tf32": _unchanged("tf32"),
-    "fp16": _fp16,
-    "bf16": _bf16,
-    "int8": _quantized("int8"),
-    "fp8": _quantized("fp8"),
-}
+    assert options.calibration is not None
+    with scratch_folder(precision, options.work_dir) as folder:
+        modern = at_opset(read_with_weights(model.graph), OPSET_OF_HALF_SCALES)
+        path = quantize(
+            save_whole(modern, Path(folder, "modern")),
+            Path(folder),
+            precision=precision,
+            device=options.device,
+            samples=options.calibration,
+            method=options.calibration_method,
+        )
+        proto = read_with_weights(Graph(path))
+        if options.device == "cpu":
+            done = _saved(model, proto, options, name=precision)
+            return Variant(precision=precision, model=done, stand_in=done)
+        graph = _cast(proto, "fp16", options)
+    done = _saved(model, graph.proto, options, name=precision, half_io=_half_io(options))
+    optimizable = precision != "fp8"  # ONNX Runtime moves fp8 across operators that know no fp8
+    return Variant(precision=precision, model=done, stand_in=done, optimizable=optimizable, kept=graph.kept)
 
 
 def _half_io(options: VariantOptions) -> bool:
@@ -149,13 +126,7 @@ def _half_io(options: VariantOptions) -> bool:
 
 def _cast(proto: ModelProto, half: HalfName, options: VariantOptions) -> HalfGraph:
     """Return `proto`, with its weights, in half precision."""
-    return cast_to_half(
-        proto,
-        half_named(half),
-        types=tensor_types(proto),
-        half_io=_half_io(options),
-        peaks=options.peaks,
-    )
+    return cast_to_half(proto, half_named(half), half_io=_half_io(options), peaks=options.peaks)
 
 
 def _saved(model: Model, proto: ModelProto, options: VariantOptions, *, name: str, half_io: bool = False) -> Model:

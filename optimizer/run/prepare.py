@@ -35,6 +35,7 @@ from optimizer.model.onnx_model import Model
 from optimizer.model.weights import number_format
 from optimizer.model_source import label_of, needs_export
 from optimizer.precision.names import Precision
+from optimizer.precision.variants import VariantOptions
 from optimizer.run.own_copies import model_folder
 from optimizer.run.own_model import AskServer, own_engines
 from optimizer.run.spaces import own_space, space_of
@@ -165,10 +166,12 @@ def prepare(
     request = VariantRequest(
         precisions=config.precisions or default_precisions(device),
         rule=config.accuracy,
-        device=device,
-        work_dir=inputs.work_dir,
-        io_precision=config.io_precision,
-        calibration_method=config.calibration_method,
+        options=VariantOptions(
+            work_dir=inputs.work_dir,
+            device=device,
+            io_precision=config.io_precision,
+            calibration_method=config.calibration_method,
+        ),
         calibration_data=config.calibration_data,
         input_data=config.input_data,
         judging_budget_s=JUDGING_SHARE * config.time_budget_s,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from optimizer.cached import ResultCache
+from optimizer.errors import ExportFailed
 from optimizer.model.export import export_model
-from optimizer.model.export_child import ExportFailed
 from optimizer.model.onnx_model import read_model
 from optimizer.model.ort_child import run_model
 

@@ -15,6 +15,7 @@ from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import ResultCache
 from optimizer.errors import UnsupportedModel
 from optimizer.model.onnx_model import Model, read_model
+from optimizer.precision.variants import VariantOptions
 from search.records.recommendation import AccuracyRecord
 from search.trials.events import Note
 
@@ -27,13 +28,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def asked(tmp_path: Path, *precisions: str, **changes: Any) -> VariantRequest:
-    known: dict[str, Any] = {
-        "precisions": precisions,
-        "rule": accuracy_rule("strict"),
-        "device": "cpu",
-        "work_dir": tmp_path,
-    }
-    return VariantRequest(**{**known, **changes})
+    made = {one: changes.pop(one) for one in ("device", "io_precision", "calibration_method") if one in changes}
+    known: dict[str, Any] = {"precisions": precisions, "rule": accuracy_rule("strict")}
+    return VariantRequest(options=VariantOptions(work_dir=tmp_path, **made), **{**known, **changes})
 
 
 def tried(model: Model, request: VariantRequest) -> tuple[list[str], tuple[AccuracyRecord, ...], list[str]]:

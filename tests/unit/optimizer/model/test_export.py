@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import BadInput
+from optimizer.errors import ExportFailed
 from optimizer.model.export import export_model
-from optimizer.model.export_child import ExportFailed
 from optimizer.model_source import source_from_text
 
 

@@ -11,7 +11,7 @@ import pytest
 from batch_models import draw, node, write
 from onnx_models import small_cnn
 
-from optimizer.accuracy.classifying import classifying_outputs
+from optimizer.accuracy.check import classifying_outputs
 from optimizer.batching.kept import settled
 from optimizer.model.files import Graph, load_proto
 from optimizer.model.graph_shapes import tensor_types, without_weights

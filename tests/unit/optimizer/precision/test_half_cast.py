@@ -46,7 +46,7 @@ def node(
 
 def cast(proto: ModelProto, name: str = "fp16", **options: Any) -> HalfGraph:
     """Return the graph in half precision, after checks that it is valid and that its types are consistent."""
-    done = cast_to_half(proto, half_named(name), types=tensor_types(proto), **options)
+    done = cast_to_half(proto, half_named(name), **options)
     onnx.checker.check_model(done.proto)
     onnx.shape_inference.infer_shapes(done.proto, strict_mode=True)
     return done

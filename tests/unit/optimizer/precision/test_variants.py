@@ -18,7 +18,7 @@ from optimizer.model.onnx_model import Model, read_model
 from optimizer.model.samples import synthetic_samples
 from optimizer.model.shapes import with_shapes
 from optimizer.model.weights import WEIGHTS_FILE, save_whole
-from optimizer.precision.variants import NoVariant, Variant, VariantOptions, variant_from_model
+from optimizer.precision.variants import Variant, VariantOptions, variant_from_model
 
 pytestmark = pytest.mark.long
 
@@ -154,13 +154,6 @@ def test_tf32_is_the_graph_of_fp32(models: dict[str, Model], tmp_path: Path) -> 
     model = models["small_cnn"]
     for precision in ("fp32", "tf32"):
         assert variant_from_model(model, precision, options(tmp_path, model)).model == model
-
-
-@pytest.mark.parametrize("precision", ["int8", "fp8"])
-def test_without_calibration_there_is_no_int8(models: dict[str, Model], tmp_path: Path, precision: Any) -> None:
-    model = models["small_cnn"]
-    with pytest.raises(NoVariant, match=f"{precision} needs calibration data"):
-        variant_from_model(model, precision, options(tmp_path, model, calibration=None))
 
 
 def test_large_weights_lie_in_a_second_file(tmp_path: Path) -> None:
