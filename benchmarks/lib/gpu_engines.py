@@ -46,7 +46,7 @@ def build(name: str, cache: Path, note: Note) -> Any:
     """Return the engine, from the cache or built, and the seconds that took, the model's check included."""
     from optimizer.engines.builder import installed_tensorrt
     from optimizer.engines.cache import EngineCache
-    from optimizer.engines.from_variant import Target, engine_key, engine_of
+    from optimizer.engines.from_variant import engine_key, engine_of
     from optimizer.machine.hardware import hardware
     from optimizer.model.onnx_model import read_model
 
@@ -55,8 +55,7 @@ def build(name: str, cache: Path, note: Note) -> Any:
     read_s = time.monotonic() - began
     (gpu, *_) = hardware().gpus
     library = installed_tensorrt()[-1]
-    target = Target(compute_capability=gpu.compute_capability or "9.0", name=gpu.name)
-    key = engine_key(model, "fp16", library=library, target=target, max_batch_size=MAX_BATCH)
+    key = engine_key(model, "fp16", library=library, gpu=gpu, max_batch_size=MAX_BATCH)
     built = engine_of(key, model, cache=EngineCache(cache))
     seconds = time.monotonic() - began
     note(f"{name}: {built.source} {built.metadata.executed} in {seconds:.2f} s (reading {read_s:.2f} s)")

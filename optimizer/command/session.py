@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +22,7 @@ from model_repo.server.launchers import check_launcher
 from optimizer.call_options import CallOptions
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
-from optimizer.machine.hardware import use_gpus
+from optimizer.machine.hardware import gpus_for
 from optimizer.reports.report import REPORT_FILE, write_report
 from optimizer.reports.terminal import answer_view, comparison_view, plan_record, plan_view
 from optimizer.reports.text import resume_command
@@ -87,7 +88,8 @@ def run(
         )
     except KeyboardInterrupt as error:
         raise (_stopped(config.output) if (config.output / RUN_FILE).is_file() else error) from error
-    problems = _show(found, config, call)
+    view = None if call.json else partial(answer_view, found, config.output, config, whole=call.verbose)
+    problems = print_result(lambda: found.model_dump_json(indent=2) + "\n", view)
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)
     if comparison is not None:
@@ -132,7 +134,8 @@ def carry_out(
         check_events(call.events, config.output)
     if not resume:
         check_model(config)
-    gpus = use_gpus(config.gpu, config.workers)
+    mine, gpus = gpus_for(config.gpu, config.workers)
+    os.environ.update(mine)  # for libraries and processes that this one starts
     model = config.model if config.repository is None else config.repository / config.model
     make_directory(config.output, resume=resume, model=model)
     with locked(config.output), logging_to(config.output / LOG_FILE, also=log_on, arguments=arguments):
@@ -195,12 +198,6 @@ def _with_final_status(
     return found.model_copy(update={"status": "worse", "exit_code": CODES["worse"], "status_reason": reason})
 
 
-def _show(found: RecommendationRecord, config: OptimizeConfig, call: CallOptions) -> list[UserError]:
-    """Print the recommendation on stdout, as JSON or as text; return the problems of printing it."""
-    view = None if call.json else partial(answer_view, found, config.output, config, whole=call.verbose)
-    return print_result(lambda: found.model_dump_json(indent=2) + "\n", view)
-
-
 def _write_report(directory: Path, on_event: OnEvent) -> None:
     """Write the run's HTML page. The recommendation is on disk already, so a failure here is only a note."""
     try:
@@ -237,7 +234,7 @@ def show_plan(config: OptimizeConfig, notes: list[str], call: CallOptions) -> No
         check_events(call.events, config.output)
     with explained():
         check_launcher(config.server)
-    use_gpus(config.gpu, config.workers)
+    os.environ.update(gpus_for(config.gpu, config.workers)[0])
     with scratch_folder("plan") as folder:
         inputs = exported(config, read_inputs(config, work_dir=folder, on_event=on_event), on_event=on_event)
         prepared = prepare(config, inputs, may_build=False, on_event=on_event)

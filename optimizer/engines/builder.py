@@ -71,10 +71,6 @@ class EngineFailed(UserError):
     """TensorRT cannot make this engine; other backends can still run the model."""
 
 
-class WrongPrecision(EngineFailed):
-    """The engine does not compute in the requested precision."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltPlan:
     """A finished engine. `executed` counts its heavy layers by the precision they compute in."""
@@ -89,8 +85,7 @@ def build_plan(library: TensorRt, key: EngineKey, onnx_file: Path, *, timing_cac
     """Build the engine from the model's file, and verify its precision.
 
     Call this in a child process: it takes minutes in which Python handles no signals, and TensorRT swallows
-    exceptions of its callbacks. Raises EngineFailed, which names the operator and node that cannot be parsed, and
-    WrongPrecision.
+    exceptions of its callbacks. Raises EngineFailed, which names the operator and node that cannot be parsed.
     """
     started = time.monotonic()
     trt = library.module
@@ -149,7 +144,8 @@ def _parsed(
         counts = {key.precision: quantized, "fp32": 0 if quantized else len(layers)}
         _check(f"The graph of {onnx_file.name}", key.precision, counts)
     elif heavy:
-        counts = _count(layer.get_input(0).dtype.name for layer in heavy)
+        types = (layer.get_input(0).dtype.name for layer in heavy)
+        counts = Counter(TYPES.get(name, name.lower()) for name in types)
         _check(f"The graph of {onnx_file.name}", key.precision, counts)
     return network, [layer.name for layer in heavy]
 
@@ -163,14 +159,6 @@ def _parse_error(parser: Any) -> str:
     return f"{where if error.node_operator() else ''}{_one_line(error.desc())}"
 
 
-def _count(types: Any) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in types:
-        precision = TYPES.get(name, name.lower())
-        counts[precision] = counts.get(precision, 0) + 1
-    return counts
-
-
 def _type_of(precision: str) -> str:
     """Return the tensors' type; tf32 is a way to multiply fp32 tensors."""
     return "fp32" if precision == "tf32" else precision
@@ -180,7 +168,7 @@ def _check(what: str, precision: str, counts: Mapping[str, int]) -> None:
     wanted, total = counts.get(_type_of(precision), 0), sum(counts.values())
     if not wanted >= MIN_HEAVY_SHARE * total or total == 0:
         found = ", ".join(f"{count} in {name}" for name, count in counts.items() if count)
-        raise WrongPrecision(
+        raise EngineFailed(
             f"{what} was to compute in {precision}; its heavy layers are: {found or 'none'}.",
             "The precision must be in the ONNX graph (casts, or Q/DQ nodes); this variant is left out.",
         )

@@ -20,7 +20,7 @@ from model_repo.spec import Engine
 from optimizer.child import threads
 from optimizer.engines.builder import EngineFailed, TensorRt, installed_tensorrt
 from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
-from optimizer.engines.from_variant import FIRST_GPU_WITH, BuiltEngine, Target, engine_key, engine_of
+from optimizer.engines.from_variant import FIRST_GPU_WITH, BuiltEngine, engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times, beaten_by
 from optimizer.errors import RunFailed
 from optimizer.machine.hardware import Hardware
@@ -68,8 +68,8 @@ def engine_race(
     fp16, say. `may_build` False: nothing is built or run, and only cached TensorRT engines compete. TensorRT-RTX
     may build an engine for `build_limit_s`. `race` False: slow engines stay. Labels `excluded`: not built.
     """
-    timings = partial(
-        StandaloneTimings,
+    alone = machine.gpus and StandaloneTimings(
+        gpu=machine.gpus[0],
         cache=cache,
         max_batch_size=max_batch_size,
         may_run=may_build,
@@ -79,7 +79,7 @@ def engine_race(
     with threads(_checks_at_once(machine)) as building, threads(_checks_at_once(machine)) as timing:
         yield EngineRace(
             machine=machine,
-            alone=timings(gpu=machine.gpus[0]) if machine.gpus else None,
+            alone=alone or None,
             building=building,
             timing=timing,
             precisions=frozenset(precisions),
@@ -160,7 +160,7 @@ class EngineRace:
         if self.alone is None or precision in self.begun or not self._competes(precision):
             return
         self.begun.add(precision)
-        for library in installed_tensorrt() if self._target() else ():
+        for library in installed_tensorrt() if self.machine.gpus[0].compute_capability else ():
             as_tf32 = precision == "fp32" and library.backend in COMPUTE_FP32_IN_TF32 and self._has_tf32()
             if as_tf32 or f"{library.backend}-{self._shown(precision)}" in self.excluded:
                 continue
@@ -196,14 +196,8 @@ class EngineRace:
     def _competes(self, precision: str) -> bool:
         return self.given == "fp32" or precision not in {self.given, "tf32"}
 
-    def _target(self) -> Target | None:
-        gpu = self.machine.gpus[0]
-        known = gpu.compute_capability
-        return None if known is None else Target(compute_capability=known, name=gpu.name)
-
     def _has_tf32(self) -> bool:
-        target = self._target()
-        able = target is not None and float(target.compute_capability) >= FIRST_GPU_WITH["tf32"]
+        able = float(self.machine.gpus[0].compute_capability or 0) >= FIRST_GPU_WITH["tf32"]
         return able and "tf32" in self.precisions and self._competes("tf32")
 
     def _of_onnxruntime(self, variants: Sequence[tuple[Precision, Model]]) -> list[Engine]:
@@ -229,8 +223,8 @@ class EngineRace:
 
     def _candidates(self, variants: Sequence[tuple[Precision, Model]]) -> list[_Candidate]:
         """Return the engines that were built and run, when all are finished. Raises CacheWriteFailed."""
-        if self._target() is None:
-            gpu = self.machine.gpus[0]
+        gpu = self.machine.gpus[0]
+        if gpu.compute_capability is None:
             self._note(f"{gpu.name} does not report its compute capability: no TensorRT", warning=True)
         labels = (f"{one.backend} {precision}" for one, (precision, _) in product(installed_tensorrt(), variants))
         racing = {label: self.raced[label] for label in labels if label in self.raced}
@@ -249,11 +243,10 @@ class EngineRace:
 
     def _raced(self, library: TensorRt, precision: Precision, model: Model) -> _Candidate:
         """Return an engine with the times of a race; it emits no events. Raises EngineFailed, CacheWriteFailed."""
-        target, alone = self._target(), self.alone
-        assert target is not None
+        gpu, alone = self.machine.gpus[0], self.alone
         assert alone is not None
         largest = alone.max_batch_size if model.batched else 0
-        key = engine_key(model, precision, library=library, target=target, max_batch_size=largest)
+        key = engine_key(model, precision, library=library, gpu=gpu, max_batch_size=largest)
         limit_s = self.build_limit_s if library.backend == "tensorrt_rtx" else math.inf
         build = partial(engine_of, key, model, cache=alone.cache, may_build=alone.may_run, limit_s=limit_s)
         built, alone_ms = alone.of_plan(model, key, build)

@@ -21,20 +21,13 @@ from optimizer.engines.builder import (
     find_tensorrt,
 )
 from optimizer.engines.cache import PLAN_FILE, EngineCache, EngineKey, EngineMetadata, entry_files
+from optimizer.machine.hardware import Gpu
 from optimizer.model.onnx_model import Model, ModelTensor
 
 Dims = tuple[int, ...]
 
 FIRST_GPU_WITH = {"bf16": 8.0, "tf32": 8.0, "fp8": 8.9}
 """Lowest compute capability that has a precision in hardware; TensorRT runs the other precisions on every GPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The GPU that an engine is for. `name` is None if only its kind is known, as on a machine without a GPU."""
-
-    compute_capability: str  # "8.6"
-    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,22 +39,22 @@ class BuiltEngine:
     metadata: EngineMetadata
 
 
-def engine_key(
-    variant: Model, precision: str, *, library: TensorRt, target: Target, max_batch_size: int
-) -> EngineKey:
+def engine_key(variant: Model, precision: str, *, library: TensorRt, gpu: Gpu, max_batch_size: int) -> EngineKey:
     """Return the key of the engine of a variant for batches of 1 to `max_batch_size`; see `profiles_of`.
 
     Raises EngineFailed for a precision that this GPU does not have.
     """
-    _check_gpu_has(precision, target)
+    capability = gpu.compute_capability
+    assert capability is not None
+    _check_gpu_has(precision, capability)
     return EngineKey(
         model_sha256=variant.sha256,
         precision=precision,
         profiles=profiles_of(variant, max_batch_size, backend=library.backend),
         backend=library.backend,
         library_version=library.version,
-        compute_capability=target.compute_capability,
-        gpu=target.name if library.backend == "tensorrt" else None,
+        compute_capability=capability,
+        gpu=gpu.name if library.backend == "tensorrt" else None,
         workspace_bytes=WORKSPACE_BYTES,
     )
 
@@ -173,12 +166,11 @@ def _shape(model: Model, tensor: ModelTensor, *, batch: int, open_axes_at_1: boo
     return tuple(sizes)
 
 
-def _check_gpu_has(precision: str, target: Target) -> None:
+def _check_gpu_has(precision: str, capability: str) -> None:
     least = FIRST_GPU_WITH.get(precision)
-    if least is not None and not float(target.compute_capability) >= least:
+    if least is not None and not float(capability) >= least:
         raise EngineFailed(
-            f"{precision} needs a GPU of compute capability {least} or newer, and this one has "
-            f"{target.compute_capability}.",
+            f"{precision} needs a GPU of compute capability {least} or newer, and this one has {capability}.",
             "Its other precisions are tried.",
         )
 

@@ -90,7 +90,7 @@ def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], T
 
     cuda = DriverCuda(0)
     stream = cuda.stream()
-    engine = load_engine(file.parent, file.name, backend, cuda, stream, graphs=False)
+    engine = load_engine(file, backend, cuda, stream, graphs=False)
     keep_kernels(engine, file.parent)
     sizes = engine.batch_sizes
     runner = Runner(engine, cuda, stream, max_batch_size=int(batched), batch_sizes=sizes, input_path="pinned")
@@ -214,7 +214,7 @@ class StandaloneTimings:
             timed,
             file,
             engine.backend,
-            _row_shapes(engine),
+            {spec.name: spec.concrete_shape or () for spec in engine.inputs},
             batch_sizes=self._race_sizes if engine.batched else (),
             tf32=engine.precision == "tf32" and engine.backend == "onnxruntime",
             shared=self.cache.folder,
@@ -266,10 +266,6 @@ def _put_kernels(plan: Path, kernels: Mapping[int, bytes]) -> None:
     """Write the kernels of each batch size next to the plan, from where `timed` takes them in."""
     for size, compiled in kernels.items():
         put_file(plan.with_name(KERNELS_OF_A_SIZE.format(size)), compiled)
-
-
-def _row_shapes(engine: Engine) -> dict[str, tuple[int, ...]]:
-    return {spec.name: spec.concrete_shape or () for spec in engine.inputs}
 
 
 def _sorted(times: list[dict[str, float]]) -> Times:

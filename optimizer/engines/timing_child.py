@@ -111,24 +111,17 @@ def allocated(cuda: DriverCuda, ports: tuple[Port, ...], shapes: Shapes) -> dict
 
 
 def load_engine(
-    folder: Path,
-    file: str,
-    backend: str,
-    cuda: DriverCuda,
-    stream: int,
-    *,
-    graphs: bool,
-    tf32: bool = False,
+    file: Path, backend: str, cuda: DriverCuda, stream: int, *, graphs: bool, tf32: bool = False
 ) -> GpuEngine:
-    """Load the engine in this folder on GPU 0."""
+    """Load the engine in this file, with the kernels beside it, on GPU 0."""
     if backend == "onnxruntime":
         from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
 
-        return OnnxRuntimeEngine(folder / file, device=0, stream=stream, cuda_graphs=graphs, tf32=tf32)
+        return OnnxRuntimeEngine(file, device=0, stream=stream, cuda_graphs=graphs, tf32=tf32)
     from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 
-    kernels = (folder / RUNTIME_CACHE_FILE, *sorted(folder.glob(KERNELS_OF_A_SIZE.format("*"))))
-    return TensorRtEngine(folder / file, cuda, backend=backend, kernels=kernels)
+    kernels = (file.parent / RUNTIME_CACHE_FILE, *sorted(file.parent.glob(KERNELS_OF_A_SIZE.format("*"))))
+    return TensorRtEngine(file, cuda, backend=backend, kernels=kernels)
 
 
 def compile_kernels(key: EngineKey, onnx_file: Path) -> bytes | None:
@@ -141,8 +134,9 @@ def compile_kernels(key: EngineKey, onnx_file: Path) -> bytes | None:
     assert library is not None
     built = build_plan(library, key, onnx_file)
     with TemporaryDirectory() as folder:
-        (Path(folder) / PLAN_FILE).write_bytes(built.plan)
-        engine = load_engine(Path(folder), PLAN_FILE, key.backend, cuda, cuda.stream(), graphs=False)
+        plan = Path(folder, PLAN_FILE)
+        plan.write_bytes(built.plan)
+        engine = load_engine(plan, key.backend, cuda, cuda.stream(), graphs=False)
     shapes = {name: largest for name, (_, _, largest) in key.profiles[0].items()}
     engine.bind(shapes, allocated(cuda, engine.inputs, shapes))
     return getattr(engine, "compiled_kernels", lambda: None)()
@@ -165,7 +159,7 @@ def timed(
     """
     cuda = DriverCuda(0)
     stream = cuda.stream()
-    engine = load_engine(file.parent, file.name, backend, cuda, stream, graphs=graphs, tf32=tf32)
+    engine = load_engine(file, backend, cuda, stream, graphs=graphs, tf32=tf32)
     rows = []
     for size in sorted(batch_sizes or (1,), reverse=True):
         whole = {name: (size, *shape) if batch_sizes else shape for name, shape in shapes.items()}
@@ -197,7 +191,7 @@ def in_turn(folder: Path) -> Iterator[None]:
 def merge_kernels(file: Path, backend: str) -> None:
     """Merge the files of kernels next to the plan into the one that a server reads."""
     cuda = DriverCuda(0)
-    keep_kernels(load_engine(file.parent, file.name, backend, cuda, cuda.stream(), graphs=False), file.parent)
+    keep_kernels(load_engine(file, backend, cuda, cuda.stream(), graphs=False), file.parent)
 
 
 def keep_kernels(engine: GpuEngine, folder: Path) -> None:

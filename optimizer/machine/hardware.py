@@ -179,8 +179,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 ALL_IN_ONE = "1"
 
 
-def use_gpus(name: str | None, workers: str) -> tuple[str, ...]:
-    """Restrict this process to its GPUs; return the ids of the GPUs that get workers of their own.
+def gpus_for(name: str | None, workers: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variables that restrict this process to its GPUs, and the ids of those for other workers.
 
     `name` is a part of the GPUs' name; None means all GPUs of the first one's kind. `workers` is `auto`, one
     worker per GPU, or the number of workers. This process is one of them, and each has one GPU. With `1`, this
@@ -190,9 +190,9 @@ def use_gpus(name: str | None, workers: str) -> tuple[str, ...]:
     chosen = matching(found, name)
     count = wanted(workers, len(chosen))
     alone = workers == ALL_IN_ONE
-    if found and not (alone and name is None):
-        os.environ[VISIBLE] = ",".join(ids_of(chosen if alone else chosen[:1], found))
-    return ids_of(chosen[1:count], found)
+    everything = not found or (alone and name is None)
+    mine = {} if everything else {VISIBLE: ",".join(ids_of(chosen if alone else chosen[:1], found))}
+    return mine, ids_of(chosen[1:count], found)
 
 
 def matching(gpus: Sequence[Gpu], name: str | None) -> tuple[Gpu, ...]:

@@ -209,8 +209,7 @@ def _seconds(execution: Execution, path: Path, feed: Tensors) -> float | None:
 
 def _request(execution: Execution, file: Path) -> dict[str, Any]:
     return {
-        "folder": str(file.parent.absolute()),
-        "file": file.name,
+        "file": str(file.absolute()),
         "backend": execution.engine.backend,
         "device": execution.engine.device,
         "batch_size": execution.batch_size,
@@ -237,7 +236,6 @@ def time_use_of(
     baseline: Trial | None,
     *,
     model: Model | None,
-    here: bool = True,
     seed: int = 0,
     input_data: Path | None = None,
     most_s: float = math.inf,
@@ -245,19 +243,18 @@ def time_use_of(
 ) -> TimeUseRecord | None:
     """Return the run's record of its request time; None if the server gave no timings.
 
-    `model` is the source of the engines, and gives their inputs, with the values of `input_data`. Without one, or
-    if the server is on another machine (`here` False), nothing is profiled. An engine that cannot be profiled, or
-    not in `most_s`, is left out with a note: the recommendation is valid without it.
+    `model` is the source of the engines, and gives their inputs, with the values of `input_data`. Without one
+    nothing is profiled. An engine that cannot be profiled, or not in `most_s`, is left out with a note: the
+    recommendation is valid without it.
     """
     other = None if baseline is None or baseline.number == winner.number else baseline
     profiles: dict[Execution, EngineProfileRecord | None] = {}
     until_s = time.monotonic() + most_s
 
     def profile_of(trial: Trial | None) -> EngineProfileRecord | None:
-        execution = None if trial is None or model is None or not here else _execution(trial, model, seed, until_s)
+        execution = None if trial is None or model is None else _execution(trial, model, seed, input_data, until_s)
         if execution is None:
             return None
-        execution = replace(execution, input_data=input_data)
         if execution not in profiles:
             profiles[execution] = _profiled(execution, on_event)
         return profiles[execution]
@@ -267,7 +264,7 @@ def time_use_of(
     return TimeUseRecord(summary=summary, winner=profile, baseline=profile_of(other)) if summary else None
 
 
-def _execution(trial: Trial, model: Model, seed: int, until_s: float) -> Execution | None:
+def _execution(trial: Trial, model: Model, seed: int, input_data: Path | None, until_s: float) -> Execution | None:
     """Return an execution of the trial's mean batch size, as it is padded; None if that is not known."""
     measured, config = trial.measurement, trial.served
     mean = None if measured is None or measured.server is None else measured.server.mean_batch_size
@@ -282,6 +279,7 @@ def _execution(trial: Trial, model: Model, seed: int, until_s: float) -> Executi
         threads=config.intra_op_threads,
         graphs=bool(config.cuda_graph_batch_sizes),
         seed=seed,
+        input_data=input_data,
         until_s=until_s,
     )
 

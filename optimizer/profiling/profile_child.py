@@ -56,9 +56,7 @@ def _on_gpu(request: Any, feed: Tensors, *, graphs: bool) -> float:
     cuda = DriverCuda(0)
     try:
         stream = cuda.stream()
-        engine = load_engine(
-            Path(request["folder"]), request["file"], request["backend"], cuda, stream, graphs=graphs
-        )
+        engine = load_engine(Path(request["file"]), request["backend"], cuda, stream, graphs=graphs)
         shapes = {name: array.shape for name, array in feed.items()}
         return engine_time(engine, cuda, stream, shapes, batch_size=1, graph=graphs).batch_ms
     finally:
@@ -108,8 +106,7 @@ def _session(request: Any, trace: str | None, *, packed: bool = True) -> Any:
     if request["device"] == "gpu":
         onnxruntime.preload_dlls()
         providers.insert(0, "CUDAExecutionProvider")
-    path = Path(request["folder"], request["file"])
-    return onnxruntime.InferenceSession(path, options, providers=providers)
+    return onnxruntime.InferenceSession(request["file"], options, providers=providers)
 
 
 def _profiled_by_tensorrt(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
@@ -120,7 +117,7 @@ def _profiled_by_tensorrt(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
 
     cuda = DriverCuda(0)
     stream = cuda.stream()
-    engine = load_engine(Path(request["folder"]), request["file"], request["backend"], cuda, stream, graphs=False)
+    engine = load_engine(Path(request["file"]), request["backend"], cuda, stream, graphs=False)
     assert isinstance(engine, TensorRtEngine)
     shapes = {name: array.shape for name, array in feed.items()}
     bound = engine.bind(shapes, allocated(cuda, engine.inputs, shapes))

@@ -65,7 +65,7 @@ def optimize(
 ) -> RecommendationRecord:
     """Find, certify and write the recommendation. All files go to `config.output`, which must exist.
 
-    `gpus` get workers of their own; see `use_gpus`. `bench_for` returns the bench, and `ask_server` the
+    `gpus` get workers of their own; see `gpus_for`. `bench_for` returns the bench, and `ask_server` the
     configuration of a user's own model, None for a real Triton; `clock` returns the seconds of the time budget;
     `measure_machine` watches this machine for some seconds; `preparing` is entered until the model is prepared,
     as there is nothing to finish with before. Raises UserError: BadInput, MachineStalls or
@@ -91,11 +91,7 @@ def optimize(
     workload = checked_workload(config, prepared.engines[0])
     request = _search_request(config, prepared, workload)
     versions: list[str | None] = []
-
-    def on_problem(text: str) -> None:
-        on_event(events.Note(text=text, warning=True))
-
-    served = bench_for or partial(serving_bench, on_version=versions.append, on_problem=on_problem)
+    served = bench_for or partial(serving_bench, on_version=versions.append, on_event=on_event)
     bench = served(config, prepared, workload)
     on_event(events.StepStarted(step="start of the server"))
     libraries.join()  # two threads that import the same may see half of it
@@ -115,8 +111,8 @@ def optimize(
     time_use = time_use_of(
         result.winner,
         result.baseline,
-        model=None if stop() else prepared.model,  # whoever asks to finish does not wait for the layers
-        here=config.server != "remote",
+        # Whoever asks to finish does not wait for the layers, and those of another machine are not known.
+        model=None if stop() or config.server == "remote" else prepared.model,
         seed=config.seed,
         input_data=config.input_data,
         most_s=max(0.0, budget.total_s - budget.elapsed_s() + EXPLAINED_IN_S),
@@ -179,34 +175,24 @@ def _write_bundle(config: OptimizeConfig, on_event: OnEvent) -> None:
         on_event(events.Note(text=f"No deployment bundle was written: {error}", warning=True))
 
 
-@dataclass(slots=True)
-class _Stage:
-    seconds: float = 0.0
-    load_s: float = 0.0
-    loading_s: float = 0.0
-
-
 @dataclass(slots=True, kw_only=True)
 class SecondsOfRun:
     """An event handler that adds up wall time, and passes every event on.
 
-    A stage lasts from its `PhaseStarted` to that of another one; stages may alternate. `clock` returns seconds.
+    A stage lasts from its `PhaseStarted` to the next one; stages may alternate. `clock` returns seconds.
     """
 
     on_event: OnEvent
     clock: Callable[[], float] = time.monotonic
     _bench: RunBench | None = field(default=None, init=False)
     _steps: list[StepRecord] = field(default_factory=list, init=False)
-    _stages: dict[str, _Stage] = field(default_factory=dict, init=False)
-    _now: str | None = field(default=None, init=False)
-    _since: float = field(default=0.0, init=False)
-    _before: Spent = field(default_factory=Spent, init=False)
+    _begun: list[tuple[str, float, Spent]] = field(default_factory=list, init=False)
 
     def __call__(self, event: events.Event) -> None:
         """Take note of the event, and pass it on."""
         match event:
-            case events.PhaseStarted() if event.name != self._now:
-                self._begin(event.name)
+            case events.PhaseStarted():
+                self._begun.append((event.name, *self._now()))
             case events.StepEnded():
                 self._steps.append(StepRecord(step=event.step, seconds=event.seconds, cached=event.cached))
         self.on_event(event)
@@ -215,30 +201,22 @@ class SecondsOfRun:
     def watching(self, bench: AbstractContextManager[RunBench]) -> Iterator[RunBench]:
         """Enter `bench`, whose load and loading are added to the stages from now on."""
         with bench as entered:
-            self._bench, self._before = entered, replace(entered.spent)
+            self._bench, before = entered, replace(entered.spent)
+            self._begun = [(name, at_s, before) for name, at_s, _ in self._begun]
             yield entered
 
     def record(self, seconds: SecondsRecord) -> SecondsRecord:
         """Return `seconds` with the steps and stages until now."""
-        self._begin(self._now)
-        stages = (
-            StageRecord(stage=name, seconds=stage.seconds, load=stage.load_s, loading_models=stage.loading_s)
-            for name, stage in self._stages.items()
-        )
-        return seconds.changed(preparation=tuple(self._steps), stages=tuple(stages))
+        stages: dict[str, StageRecord] = {}
+        ends = [(at_s, spent) for _, at_s, spent in self._begun[1:]] + [self._now()]
+        for (name, began_s, before), (ended_s, spent) in zip(self._begun, ends, strict=False):
+            known = stages.get(name, StageRecord(stage=name, seconds=0.0, load=0.0, loading_models=0.0))
+            stages[name] = known.changed(
+                seconds=known.seconds + max(0.0, ended_s - began_s),
+                load=known.load + spent.load_s - before.load_s,
+                loading_models=known.loading_models + spent.loading_s - before.loading_s,
+            )
+        return seconds.changed(preparation=tuple(self._steps), stages=tuple(stages.values()))
 
-    def _begin(self, name: str | None) -> None:
-        """End the stage that is under way, and begin the next one."""
-        now = self.clock()
-        if self._now is not None:
-            stage = self._stages.setdefault(self._now, _Stage())
-            stage.seconds += max(0.0, now - self._since)
-            if self._bench is not None:
-                spent = self._bench.spent.since(self._before)
-                stage.load_s += spent.load_s
-                stage.loading_s += spent.loading_s
-        if self._bench is not None:
-            self._before = replace(self._bench.spent)
-        self._now, self._since = name, now
-        if name is not None:
-            self._stages.setdefault(name, _Stage())
+    def _now(self) -> tuple[float, Spent]:
+        return self.clock(), Spent() if self._bench is None else replace(self._bench.spent)

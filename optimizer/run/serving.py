@@ -32,6 +32,7 @@ from optimizer.run_file import remote_endpoint, slo_of
 from optimizer.space_options import WithModel
 from search.records.slo import Slo
 from search.simulator.surrogate import engine_alone_per_s
+from search.trials import events
 from search.trials.colocated import ColocatedLoad, ColocatedLoads
 from search.trials.events import OnEvent, timed_step
 from search.trials.triton_bench import TritonBench
@@ -111,8 +112,10 @@ def journals_folder(cache_dir: Path | None) -> Path:
     return (cache_dir or default_cache_dir()) / "remote"
 
 
-def _serving(options: ServerOptions, on_problem: Callable[[str], object] = id) -> AbstractContextManager[Server]:
-    return serve(options) if options.journals is None else overriding(options, on_problem)
+def _serving(options: ServerOptions, on_event: OnEvent = events.ignore) -> AbstractContextManager[Server]:
+    if options.journals is None:
+        return serve(options)
+    return overriding(options, lambda text: on_event(events.Note(text=text, warning=True)))
 
 
 @contextmanager
@@ -122,12 +125,12 @@ def serving_bench(
     workload: Workload,
     *,
     on_version: Callable[[str | None], None] = lambda _: None,
-    on_problem: Callable[[str], None] = lambda _: None,
+    on_event: OnEvent = events.ignore,
 ) -> Iterator[TritonBench]:
     """Start a server for the model's engines, and yield the bench that loads it until the block ends.
 
-    `on_version` gets Triton's version; None if the server does not say it. `on_problem` gets what a server that
-    others run lacks at the end.
+    `on_version` gets Triton's version; None if the server does not say it. What a server that others run lacks at
+    the end is a note.
     """
     processes = load_processes(
         prepared.engines,
@@ -138,7 +141,7 @@ def serving_bench(
     )
     with (
         scratch_folder("server", config.output) as scratch,
-        _serving(_server_options(config, scratch, gpu=bool(prepared.machine.gpus)), on_problem) as server,
+        _serving(_server_options(config, scratch, gpu=bool(prepared.machine.gpus)), on_event) as server,
         LoadGenerator(processes=processes) as generator,
         ColocatedLoads(tuple(colocated_load(one, seed=config.seed) for one in config.with_models)) as colocated,
     ):

@@ -25,7 +25,7 @@ from model_repo.server.options import DEFAULT_IMAGE
 from optimizer.call_options import OF_A_WORKER, WorkerCall
 from optimizer.config import STORAGE_VARIABLE, OptimizeConfig
 from optimizer.errors import explained
-from optimizer.machine.hardware import VISIBLE, Hardware, hardware, hardware_label, use_gpus
+from optimizer.machine.hardware import VISIBLE, Hardware, gpus_for, hardware, hardware_label
 from optimizer.model.weights import number_format
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare, read_inputs
 from optimizer.run.progress import Progress
@@ -206,7 +206,8 @@ def work(options: WorkerCall, own: OptimizeConfig) -> int:
 
     Of `own`, only fields count that `WORKER_CONFIG` names; the study has the others.
     """
-    others = use_gpus(own.gpu, own.workers)
+    mine, others = gpus_for(own.gpu, own.workers)
+    os.environ.update(mine)
     _make_directory(options.output, options.study, own.model)
     with (
         locked(options.output),

@@ -25,7 +25,7 @@ from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 from optimizer.engines.builder import TensorRt, installed_tensorrt
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.candidates import COMPUTE_FP32_IN_TF32, onnxruntime_engine
-from optimizer.engines.from_variant import Target, engine_key, engine_of
+from optimizer.engines.from_variant import engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner
 from optimizer.engines.timing_child import allocated, compile_kernels
 from optimizer.machine.hardware import hardware
@@ -72,8 +72,7 @@ def requests_for(
 
 def built_plan(model: Model, folder: Path, library: TensorRt) -> Path:
     gpu = hardware().gpus[0]
-    target = Target(compute_capability=gpu.compute_capability, name=gpu.name)
-    key = engine_key(model, "fp32", library=library, target=target, max_batch_size=8)
+    key = engine_key(model, "fp32", library=library, gpu=gpu, max_batch_size=8)
     built = engine_of(key, model, cache=EngineCache(folder / "cache"))
     return dict(built.engine.files)["model.plan"]
 
@@ -188,8 +187,7 @@ def test_which_libraries_compute_fp32_in_tf32(backend: Any, kind: str, cuda: Dri
     path, shape = (one_layer(tmp_path / "one.onnx", kind), (64, 16, 16) if kind == "convolution" else (512,))
     model = read_model(path)
     gpu = hardware().gpus[0]
-    target = Target(compute_capability=gpu.compute_capability, name=gpu.name)
-    key = engine_key(model, "fp32", library=library, target=target, max_batch_size=8)
+    key = engine_key(model, "fp32", library=library, gpu=gpu, max_batch_size=8)
     built = engine_of(key, model, cache=EngineCache(tmp_path / "cache"))
     feeds = [{"x": np.random.default_rng(1).standard_normal((8, *shape), np.float32)}]
     runner = EngineRunner(engine=built.engine, variant=model, library_version=library.version)
@@ -206,8 +204,7 @@ def test_kernels_of_engines_of_one_profile_serve_the_engine_of_all(
     if library is None:
         pytest.skip("tensorrt_rtx is not installed")
     model, gpu = model_of(kind, tmp_path), hardware().gpus[0]
-    target = Target(compute_capability=gpu.compute_capability, name=gpu.name)
-    key = engine_key(model, "fp32", library=library, target=target, max_batch_size=8)
+    key = engine_key(model, "fp32", library=library, gpu=gpu, max_batch_size=8)
     files = []
     for number, profile in enumerate(key.profiles):
         kernels = compile_kernels(key.model_copy(update={"profiles": (profile,)}), model.path)
@@ -242,8 +239,7 @@ def one_layer(path: Path, kind: str) -> Path:
 def test_the_accuracy_gate_can_run_an_engine(cuda: DriverCuda, tmp_path: Path) -> None:
     model, library = model_of("cnn", tmp_path), installed_tensorrt()[-1]
     gpu = hardware().gpus[0]
-    target = Target(compute_capability=gpu.compute_capability, name=gpu.name)
-    key = engine_key(model, "fp32", library=library, target=target, max_batch_size=8)
+    key = engine_key(model, "fp32", library=library, gpu=gpu, max_batch_size=8)
     built = engine_of(key, model, cache=EngineCache(tmp_path / "cache"))
     runner = EngineRunner(engine=built.engine, variant=model, library_version=library.version)
     feeds = [requests_for(model, (rows,), rows)[0] for rows in (1, 8, 1)]

@@ -88,7 +88,7 @@ def _build_plan(faults: Any, library: Any, key: Any, onnx_file: Path, *, timing_
     return BuiltPlan(plan=plan, executed={}, timing_cache=None, build_s=0.0)
 
 
-def _load_engine(folder: Path, file: str, backend: str, cuda: FakeCuda, stream: int, **_: Any) -> FaultyEngine:
-    kernels = {size for part in folder.glob("kernels*[et]") for size in json.loads(part.read_bytes())}
-    faults = {} if backend == "onnxruntime" else json.loads((folder / file).read_bytes())
+def _load_engine(file: Path, backend: str, cuda: FakeCuda, stream: int, **_: Any) -> FaultyEngine:
+    kernels = {size for part in file.parent.glob("kernels*[et]") for size in json.loads(part.read_bytes())}
+    faults = {} if backend == "onnxruntime" else json.loads(file.read_bytes())
     return FaultyEngine(cuda, **faults, kernels=frozenset(kernels))

@@ -19,7 +19,7 @@ from optimizer.cached import put_file
 from optimizer.engines.builder import find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
 from optimizer.engines.candidates import engine_race, onnxruntime_engine
-from optimizer.engines.from_variant import Target, engine_key, engine_of
+from optimizer.engines.from_variant import engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
@@ -98,8 +98,8 @@ def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = find_tensorrt("tensorrt_rtx")
     if library is None:
         pytest.skip("tensorrt-rtx is not installed")
-    model, target = read_model(small_cnn(tmp_path / "cnn.onnx")), Target(compute_capability="8.6", name=A10.name)
-    key = engine_key(model, "fp32", library=library, target=target, max_batch_size=8)
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    key = engine_key(model, "fp32", library=library, gpu=A10, max_batch_size=8)
     built = engine_of(key, model, cache=EngineCache(tmp_path / "cache"))
     plan = dict(built.engine.files)["model.plan"]
     write_times(plan, 2.0, 4.0)

@@ -21,13 +21,14 @@ from optimizer.cached import default_cache_dir
 from optimizer.engines import from_variant
 from optimizer.engines.builder import EngineFailed, executed_precisions, find_tensorrt, layers_from_description
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.from_variant import BuiltEngine, Target, engine_key, engine_of, profiles_of
+from optimizer.engines.from_variant import BuiltEngine, engine_key, engine_of, profiles_of
+from optimizer.machine.hardware import Gpu
 from optimizer.model.onnx_model import read_model
 from optimizer.model.shapes import with_shapes
 
 pytestmark = pytest.mark.slow
 
-AMPERE = Target(compute_capability="8.6")
+AMPERE = Gpu(name="NVIDIA A10", memory_bytes=None, driver=None, compute_capability="8.6", uuid=None)
 LIBRARY = find_tensorrt("tensorrt_rtx")
 needs_tensorrt_rtx = pytest.mark.skipif(LIBRARY is None, reason="tensorrt-rtx is not installed")
 
@@ -50,8 +51,8 @@ def half_cnn(path: Any, *, half: bool = True, channels: int = 8) -> Any:
     return write(path, nodes, {"image": ["N", 3, 16, 16]}, {"logits": ["N", 10]}, halves, ir_version=9)
 
 
-def build(model_file: Path, tmp_path: Path, precision: str = "fp16", **options: Target | int) -> BuiltEngine:
-    model, given = read_model(model_file), {"target": AMPERE, "max_batch_size": 8, **options}
+def build(model_file: Path, tmp_path: Path, precision: str = "fp16", **options: Gpu | int) -> BuiltEngine:
+    model, given = read_model(model_file), {"gpu": AMPERE, "max_batch_size": 8, **options}
     key = engine_key(model, precision, library=LIBRARY, **given)  # type: ignore[arg-type]
     return engine_of(key, model, cache=EngineCache(tmp_path / "cache"))
 
@@ -68,7 +69,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BuiltEngine]:
 @needs_tensorrt_rtx
 @pytest.mark.parametrize("capability", ["7.5", "8.9", "12.0"])
 def test_an_engine_is_built_for_every_gpu_without_one(tmp_path: Path, capability: str) -> None:
-    built = build(half_cnn(tmp_path / "m.onnx"), tmp_path, target=Target(compute_capability=capability))
+    gpu = dataclasses.replace(AMPERE, compute_capability=capability)
+    built = build(half_cnn(tmp_path / "m.onnx"), tmp_path, gpu=gpu)
     assert built.metadata.compute_capability == capability
     assert built.metadata.executed == {"fp16": 2}
     assert (built.engine.backend, built.engine.device, built.engine.batched) == ("tensorrt_rtx", "gpu", True)
@@ -96,7 +98,7 @@ def test_whatever_decides_an_engine_has_an_entry_of_its_own(
     builds = [
         built,
         build(model, tmp_path, max_batch_size=4),
-        build(model, tmp_path, target=Target(compute_capability="8.9")),
+        build(model, tmp_path, gpu=dataclasses.replace(AMPERE, compute_capability="8.9")),
         build(half_cnn(tmp_path / "other.onnx", channels=16), tmp_path),
         build(half_cnn(tmp_path / "full.onnx", half=False), tmp_path, precision="fp32"),
         build(half_cnn(tmp_path / "full.onnx", half=False), tmp_path, precision="tf32"),

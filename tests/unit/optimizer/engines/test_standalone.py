@@ -17,7 +17,7 @@ from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import NO_CACHE
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.candidates import engine_race
-from optimizer.engines.from_variant import Target, engine_key, engine_of
+from optimizer.engines.from_variant import engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times, beaten_by
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
@@ -97,8 +97,7 @@ def test_a_race_compiles_the_kernels_of_its_batch_sizes_and_the_proof_those_of_t
 ) -> None:
     virtual_gpu.install(monkeypatch, {"tf32": {}})
     cache = EngineCache(tmp_path)
-    target = Target(compute_capability="9.0", name=GPU.name)
-    key = engine_key(model, "tf32", library=virtual_gpu.library(), target=target, max_batch_size=16)
+    key = engine_key(model, "tf32", library=virtual_gpu.library(), gpu=GPU, max_batch_size=16)
     alone = StandaloneTimings(gpu=GPU, cache=cache, max_batch_size=16, may_run=True, memory_bytes=memory_bytes)
 
     built, times = alone.of_plan(model, key, partial(engine_of, key, model, cache=cache))

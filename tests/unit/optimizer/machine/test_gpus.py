@@ -1,6 +1,5 @@
 """Tests of the GPUs that a process gets, and of those left for workers."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from loadgen.errors import BadInput
 from optimizer.machine import hardware as hardware_module
-from optimizer.machine.hardware import VISIBLE, Gpu, Hardware, hardware_label, matching, use_gpus, wanted
+from optimizer.machine.hardware import VISIBLE, Gpu, Hardware, gpus_for, hardware_label, matching, wanted
 
 
 def gpu(name: str, uuid: str | None) -> Gpu:
@@ -34,7 +33,6 @@ def machine(*gpus: Any) -> Hardware:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that sets the GPUs of this machine."""
-    monkeypatch.setenv(VISIBLE, "as it was")
 
     def has(*gpus: Any) -> None:
         monkeypatch.setattr(hardware_module, "hardware", lambda: machine(*gpus))
@@ -45,7 +43,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("name", "workers", "mine", "others"),
     [
-        (None, "1", "as it was", ()),
+        (None, "1", None, ()),
         (None, "auto", "GPU-a", ("GPU-b",)),
         ("l4", "auto", "GPU-a", ("GPU-b",)),
         ("l4", "1", "GPU-a,GPU-b", ()),
@@ -54,17 +52,15 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ],
 )
 def test_each_worker_gets_one_gpu_of_the_same_kind(
-    here: Any, name: str | None, workers: str, mine: str, others: tuple[()] | tuple[str]
+    here: Any, name: str | None, workers: str, mine: str | None, others: tuple[()] | tuple[str]
 ) -> None:
     here(*L4S, T4)
-    assert use_gpus(name, workers) == others
-    assert os.environ[VISIBLE] == mine
+    assert gpus_for(name, workers) == ({} if mine is None else {VISIBLE: mine}, others)
 
 
 def test_a_machine_without_gpus_is_one_worker(here: Any) -> None:
     here()
-    assert use_gpus(None, "auto") == ()
-    assert os.environ[VISIBLE] == "as it was"
+    assert gpus_for(None, "auto") == ({}, ())
 
 
 @pytest.mark.parametrize("name", ["A100", "NVIDIA L4 Super"])

@@ -51,6 +51,6 @@ def test_an_engine_is_not_profiled_beyond_the_time_for_it(device: Any, most_s: f
 
 def test_a_server_elsewhere_is_not_profiled_here() -> None:
     notes: list[Any] = []
-    used = time_use_of(trial(), None, model=None, here=False, on_event=notes.append)
+    used = time_use_of(trial(), None, model=None, on_event=notes.append)
     assert used.winner is None
     assert notes == []
