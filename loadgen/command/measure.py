@@ -24,8 +24,8 @@ from loadgen.records.record import (
 )
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
+from loadgen.sending.prepared import wait_ready
 from loadgen.sending.request_table import check_memory
-from loadgen.sending.shard import wait_ready
 from loadgen.spec.limits import StreamLimit
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan

@@ -26,8 +26,7 @@ from loadgen.sending.request_table import (
     check_memory,
     create_table_fd,
 )
-from loadgen.sending.send_loop import PATIENCE_NS
-from loadgen.sending.shard import shard_of
+from loadgen.sending.send_loop import PATIENCE_NS, shard_of
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.arrivals import schedule

@@ -12,8 +12,10 @@ from loadgen import errors
 from loadgen.measurement.other_runs import other_runs
 from loadgen.measurement.server_stats import read_statistics
 from loadgen.sending.messages import PAYLOAD, TARGET, Channel, Message, channel_to_parent
+from loadgen.sending.prepared import PreparedTarget
 from loadgen.sending.request_table import LogTable
-from loadgen.sending.shard import PreparedTarget, Shard, run_shard
+from loadgen.sending.send_loop import Shard
+from loadgen.sending.shard import run_shard
 from loadgen.wire.poller import Poller, precise_timers
 
 _NICE = -15
