@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from loadgen.command.baseline import compare
 from loadgen.command.live import LiveView
-from loadgen.command.verdict import LoadTestResult, answer
+from loadgen.command.verdict import LoadTestResult, answer, compare
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite

@@ -20,7 +20,7 @@ from loadgen.records.record import LoadTestRecord
 from loadgen.sending.prepared import PreparedTarget
 from loadgen.sending.request_table import own_table
 from loadgen.sending.send_loop import Shard
-from loadgen.sending.shard import run_shard
+from loadgen.sending.worker import run_shard
 from loadgen.spec.plan import LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.wire import questions
