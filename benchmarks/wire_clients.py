@@ -30,12 +30,12 @@ from typing import Any
 
 from load_generator import MODEL, triton
 
+from loadgen.sending.prepared import wire_of
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
 from loadgen.status import OK
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Tensors, grpc_request, http_request, request_tensors
-from loadgen.wire.connections import wire_of
 from loadgen.wire.poller import Poller
 from loadgen.wire.questions import read_model_info
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from deploy.plan import Plan
@@ -44,87 +44,76 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
     limit_ms = plan.found.slo.first.limit_ms
     certified = plan.certificate.rate_per_s
     price = plan.found.cost.price.usd_per_hour
+    burn = (
+        (f"model:triton_violations:burn_rate{window}{where}", f"over {window}") for window in ("5m", "1h", "6h")
+    )
     return [
-        _panel("Requests", "reqps", [(f"sum(model:triton_requests:rate1m{where})", "requests")]),
+        _panel("Requests", "reqps", (f"sum(model:triton_requests:rate1m{where})", "requests")),
         _panel(
             f"Requests per replica, certified for {format_rate(certified)}/s",
             "reqps",
-            [
-                (f"model_instance:triton_requests:rate1m{where}", "{{instance}}"),
-                (f"vector({certified:.9g})", "certified"),
-                (f"vector({plan.scaling.target_rate_per_s:.9g})", "autoscaling target"),
-            ],
+            (f"model_instance:triton_requests:rate1m{where}", "{{instance}}"),
+            (f"vector({certified:.9g})", "certified"),
+            (f"vector({plan.scaling.target_rate_per_s:.9g})", "autoscaling target"),
         ),
         _panel(
             f"Latency in the server, limit {limit_ms:g} ms at {quantile_name} (worst replica)",
             "ms",
-            [
-                *_latency_targets(plan),
-                (f"vector({limit_ms:.9g})", "limit"),
-                *((f"vector({one.limit_ms:.9g})", f"limit of {one.name}") for one in plan.found.slo.limits[1:]),
-            ],
+            *_latency_targets(plan),
+            (f"vector({limit_ms:.9g})", "limit"),
+            *((f"vector({one.limit_ms:.9g})", f"limit of {one.name}") for one in plan.found.slo.limits[1:]),
         ),
-        _panel(
-            "Late or failed requests, as a multiple of the allowed share",
-            "none",
-            [
-                (f"model:triton_violations:burn_rate{window}{where}", f"over {window}")
-                for window in ("5m", "1h", "6h")
-            ],
-        ),
+        _panel("Late or failed requests, as a multiple of the allowed share", "none", *burn),
         _panel(
             "Latency breakdown (mean per request)",
             "ms",
-            [
-                (f"model:triton_queue_ms:mean5m{where}", "queue"),
-                (f"model:triton_compute_ms:mean5m{where}", "compute"),
-            ],
+            (f"model:triton_queue_ms:mean5m{where}", "queue"),
+            (f"model:triton_compute_ms:mean5m{where}", "compute"),
             stacked=True,
         ),
         _panel(
             f"Batch size, at most {max(1, plan.config.max_batch_size)}",
             "none",
-            [(f"model:triton_batch_size:mean5m{where}", "mean")],
+            (f"model:triton_batch_size:mean5m{where}", "mean"),
         ),
         _panel(
             "Requests that wait",
             "none",
-            [(f"sum by (instance) (nv_inference_pending_request_count{where})", "{{instance}}")],
+            (f"sum by (instance) (nv_inference_pending_request_count{where})", "{{instance}}"),
         ),
         _panel(
             "Failures by reason",
             "reqps",
-            [(f"sum by (reason) (rate(nv_inference_request_failure{where}[$__rate_interval]))", "{{reason}}")],
+            (f"sum by (reason) (rate(nv_inference_request_failure{where}[$__rate_interval]))", "{{reason}}"),
         ),
         _panel(
             f"Replicas, {plan.scaling.min_replicas} to {plan.scaling.max_replicas}",
             "none",
-            [(f"sum(job:triton_replicas:count{job})", "replicas")],
+            (f"sum(job:triton_replicas:count{job})", "replicas"),
         ),
         _panel(
             f"Cost per hour, {price:g} USD a replica",
             "currencyUSD",
-            [(f"sum(job:triton_cost_usd:per_hour{job})", "all replicas")],
+            (f"sum(job:triton_cost_usd:per_hour{job})", "all replicas"),
         ),
         _panel(
             "Cost per million inferences",
             "currencyUSD",
-            [
-                (f"model:triton_cost_usd_per_million:rate1h{where}", "last hour"),
-                (f"vector({plan.found.cost.cost_per_million_inferences_usd:.9g})", "at the certified rate"),
-            ],
+            (f"model:triton_cost_usd_per_million:rate1h{where}", "last hour"),
+            (f"vector({plan.found.cost.cost_per_million_inferences_usd:.9g})", "at the certified rate"),
         ),
-        _panel("Processor use of the node", "percentunit", [(f"nv_cpu_utilization{job}", "{{instance}}")]),
+        _panel("Processor use of the node", "percentunit", (f"nv_cpu_utilization{job}", "{{instance}}")),
         *(_gpu_panels(job) if plan.resources.gpus else ()),
     ]
 
 
-def _gpu_panels(job: str) -> list[dict[str, Any]]:
-    return [
-        _panel("GPU use", "percentunit", [(f"nv_gpu_utilization{job}", "{{instance}} {{gpu_uuid}}")]),
-        _panel("GPU power", "watt", [(f"nv_gpu_power_usage{job}", "{{instance}} {{gpu_uuid}}")]),
-        _panel("GPU memory", "bytes", [(f"nv_gpu_memory_used_bytes{job}", "{{instance}} {{gpu_uuid}}")]),
-    ]
+def _gpu_panels(job: str) -> Iterator[dict[str, Any]]:
+    for name, unit, metric in (
+        ("use", "percentunit", "utilization"),
+        ("power", "watt", "power_usage"),
+        ("memory", "bytes", "memory_used_bytes"),
+    ):
+        yield _panel(f"GPU {name}", unit, (f"nv_gpu_{metric}{job}", "{{instance}} {{gpu_uuid}}"))
 
 
 def _latency_targets(plan: Plan) -> list[Target]:
@@ -142,7 +131,7 @@ def _where(plan: Plan, **more: str) -> str:
     return f'{selector(plan.name, plan.model_name, **more)[:-1]},namespace=~"$namespace"}}'
 
 
-def _panel(title: str, unit: str, targets: Sequence[Target], *, stacked: bool = False) -> dict[str, Any]:
+def _panel(title: str, unit: str, *targets: Target, stacked: bool = False) -> dict[str, Any]:
     custom: dict[str, Any] = {"fillOpacity": 20 if stacked else 0, "showPoints": "never", "spanNulls": True}
     if stacked:
         custom["stacking"] = {"mode": "normal", "group": "A"}

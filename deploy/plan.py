@@ -20,7 +20,7 @@ from deploy.smoke import Smoke, smoke_for
 from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
 from model_repo.server.options import DEFAULT_IMAGE
-from model_repo.spec import ENSEMBLE, Runtime, ServingConfig
+from model_repo.spec import ENSEMBLE, ServingConfig
 from search.cost.cost import cost_per_million_inferences_usd
 from search.labels import knobs_text, runtime_text
 from search.records.certificate import CertificateRecord
@@ -96,7 +96,6 @@ class Plan:
     found: RecommendationRecord
     config: ServingConfig
     name: str
-    runtime: RuntimeRecord  # that was measured
     sources: Sources
     tag: str  # of the images of server and model: changes with everything in them
     image: str | None  # of Triton's native backends; None: no known release serves the engine
@@ -105,6 +104,11 @@ class Plan:
     scaling: Scaling
     resources: Resources
     smoke: Smoke
+
+    @property
+    def runtime(self) -> RuntimeRecord:
+        """Return the runtime that was measured."""
+        return self.found.runtime
 
     @property
     def certificate(self) -> CertificateRecord:
@@ -202,30 +206,28 @@ def plan_for(
         )
     rate = certificate.rate_per_s
     sources = sources or installed_sources(found, config.engine)
-    runtime = found.runtime
     if options.registry is not None:
         checked_image(options.registry, "--registry")
     return Plan(
         found=found,
         config=config,
         name=kubernetes_name(config.engine.model_name),
-        runtime=runtime,
         sources=sources,
-        tag=_tag(found, config, runtime, sources),
-        image=_native_image(found, config, options, runtime),
+        tag=_tag(found, config, sources),
+        image=_native_image(found, config, options),
         registry=options.registry,
         prometheus_release=options.prometheus_release,
         scaling=_scaling(found, rate, options),
-        resources=resources_for(found, config, runtime=runtime.runtime),
+        resources=resources_for(found, config),
         smoke=smoke_for(found, config),
     )
 
 
-def _tag(found: RecommendationRecord, config: ServingConfig, runtime: RuntimeRecord, sources: Sources) -> str:
+def _tag(found: RecommendationRecord, config: ServingConfig, sources: Sources) -> str:
     """Return a tag that no other model, configuration, package or code of ours has."""
     parts = (
         found.model.sha256,
-        *(render_config_pbtxt(model, runtime=runtime.runtime) for model in config.models),
+        *(render_config_pbtxt(model, runtime=found.runtime.runtime) for model in config.models),
         sources.python,
         sources.constraints,
         hashlib.sha256(sources.wheel).hexdigest(),
@@ -233,11 +235,9 @@ def _tag(found: RecommendationRecord, config: ServingConfig, runtime: RuntimeRec
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def _native_image(
-    found: RecommendationRecord, config: ServingConfig, options: BundleOptions, runtime: RuntimeRecord
-) -> str | None:
+def _native_image(found: RecommendationRecord, config: ServingConfig, options: BundleOptions) -> str | None:
     """Return NVIDIA's image for the engine; None if there is none, which matters only if it was measured."""
-    own, backend = config.engine.own is not None, config.engine.backend
+    own, backend, runtime = config.engine.own is not None, config.engine.backend, found.runtime
     if own and own_backends(config.engine) <= {"onnxruntime", ENSEMBLE}:
         backend = "onnxruntime"
     if options.image is not None:
@@ -279,7 +279,7 @@ def _scaling(found: RecommendationRecord, certified_rate_per_s: float, options: 
     )
 
 
-def resources_for(found: RecommendationRecord, config: ServingConfig, *, runtime: Runtime = "python") -> Resources:
+def resources_for(found: RecommendationRecord, config: ServingConfig) -> Resources:
     """Return as many CPUs as the measured machine had, and the server's memory with some slack.
 
     If its memory was not measured, half of the machine's memory is requested.
@@ -291,5 +291,5 @@ def resources_for(found: RecommendationRecord, config: ServingConfig, *, runtime
         memory_bytes=memory,
         memory_measured=seen is not None,
         gpus=max(1, len(found.machine.gpus)) if config.engine.device == "gpu" else 0,
-        shared_memory_bytes=SHARED_MEMORY_BYTES[config.engine.device] if runtime != "native" else 0,
+        shared_memory_bytes=SHARED_MEMORY_BYTES[config.engine.device] if found.runtime.runtime != "native" else 0,
     )

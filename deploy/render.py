@@ -168,14 +168,8 @@ def _compose_servers(plan: Plan) -> list[dict[str, Any]]:
     }
     if not plan.offers_native:
         return [measured]
-    native = {
-        "name": "triton-native",
-        "smoke": "smoke-native",
-        "image": plan.image,
-        "repository": NATIVE_REPOSITORY,
-        "ours": False,
-        "native_only": True,
-    }
+    names = {"name": "triton-native", "smoke": "smoke-native", "repository": NATIVE_REPOSITORY}
+    native = {**measured, **names, "image": plan.image, "ours": False, "native_only": True}
     return [measured, native]
 
 
@@ -225,17 +219,11 @@ def server_arguments(plan: Plan) -> list[str]:
 def _kserve(plan: Plan) -> dict[str, str]:
     """Return KServe's target, a whole number: requests per second, or requests in flight if that is below one."""
     target = math.floor(plan.scaling.target_rate_per_s)
+    words = "Less than one request per second a replica: it is given one at a time instead."
     if target >= 1:
-        return {
-            "kserve_metric": "rps",
-            "kserve_target": str(target),
-            "kserve_target_words": "KServe knows whole requests per second alone, so the target is rounded down.",
-        }
-    return {
-        "kserve_metric": "concurrency",
-        "kserve_target": "1",
-        "kserve_target_words": "Less than one request per second a replica: it is given one at a time instead.",
-    }
+        words = "KServe knows whole requests per second alone, so the target is rounded down."
+    metric = "rps" if target >= 1 else "concurrency"
+    return {"kserve_metric": metric, "kserve_target": str(max(1, target)), "kserve_target_words": words}
 
 
 def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, Markup]]:

@@ -11,8 +11,7 @@ import typer
 from loadgen.command.app import check_address_space, leave, run_app, show_version
 from loadgen.errors import BadInput
 from loadgen.exit_codes import exit_codes_help
-from loadgen.options.command import Values, command_from
-from loadgen.options.completion import completion_script
+from loadgen.options.command import Values, command_from, completion_script
 from loadgen.options.declare import made_of, option_fields
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.options.sources import Origins, note_on
@@ -65,9 +64,7 @@ def loadtest(values: Values, origins: Origins) -> None:
 
     order, notes = order_from_options(options, os.environ)
     notes = [Note(text=text) for text in (*assumed, *note_on(origins))] + notes
-    web_port = options.web_port if options.web else None
-    shown = {"as_json": options.json, "quiet": options.quiet, "verbose": options.verbose}
-    raise typer.Exit(run.run(order, notes, web_port=web_port, fleet=fleet, **shown))
+    raise typer.Exit(run.run(order, notes, options, fleet))
 
 
 loadtest.__doc__ = f"{inspect.getdoc(loadtest)}\n\n{exit_codes_help()}"

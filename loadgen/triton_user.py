@@ -38,6 +38,9 @@ from loadgen.status import outcome_name
 
 log = logging.getLogger("tritune.locust")
 
+_OF_TARGET = (
+    "model_name", "model_version", "headers", "ca_cert", "insecure", "client_cert", "client_key", "server_name",
+)  # fmt: skip
 _LOOK_S = 0.1  # at most as long are events fired at once
 _EVENTS_MAX = 5_000
 
@@ -170,14 +173,7 @@ class TritonUser(User):
     def _target(self) -> Target:
         return Target(
             url=self.host or self.environment.host or "",
-            model_name=self.model_name,
-            model_version=self.model_version,
-            headers=self.headers,
-            ca_cert=self.ca_cert,
-            insecure=self.insecure,
-            client_cert=self.client_cert,
-            client_key=self.client_key,
-            server_name=self.server_name,
+            **{name: getattr(self, name) for name in _OF_TARGET},
         )
 
 

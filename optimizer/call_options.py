@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from loadgen.options.completion import Shell
 from loadgen.options.declare import option, option_fields
 from optimizer.config import KEPT, STORAGE_VARIABLE
 
@@ -45,7 +44,7 @@ class CallOptions:
     )
     quiet: bool = CALL("Print the answer alone: no progress and no notes.", default=False, letter="-q")
     verbose: bool = CALL("Print the lines of optimize.log on stderr, too.", default=False, letter="-v")
-    print_completion: Shell | None = option(
+    print_completion: Literal["bash", "zsh"] | None = option(
         "Print a script that completes options in `bash` or `zsh`: `source <(optimize --print-completion bash)`.",
         "SHELL",
         flag_only=True,

@@ -13,8 +13,7 @@ import typer
 from loadgen.command.app import check_address_space, leave, run_app, show_version
 from loadgen.errors import BadInput, UserError
 from loadgen.exit_codes import exit_codes_help
-from loadgen.options.command import Values, command_from
-from loadgen.options.completion import completion_script
+from loadgen.options.command import Values, command_from, completion_script
 from loadgen.options.declare import made_of
 from loadgen.options.sources import Origins
 from loadgen.spec.limits import LatencyLimit

@@ -31,7 +31,7 @@ def _plain(value: Any) -> str:
 
 
 def kept(text: str, metavar: str | None = None, *, unit: str | None = None, **rest: Any) -> Any:
-    """Return a dataclass field that declares an option of a run's configuration; `rest` are fields of `Declared`.
+    """Return a dataclass field that declares an option of a run's configuration; see `option`.
 
     The command that repeats the run shows its value, unless `show` is None.
     """

@@ -56,7 +56,7 @@ def in_python(
 
     text = re.sub(r"\boptimize --resume(?: (\S*/\S*\w))?", again, text)
     for name, one in declared.items():
-        if one.declared.argument or one.flag not in text:
+        if one.argument or one.flag not in text:
             continue
         values = [*one.choices, _VALUE]
         with suppress(ValueError):  # Python writes no number of more than 4300 digits

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadgen.sending.request_table import LogTable
-from loadgen.sending.send_loop import LoopParts, SendLoop
+from loadgen.sending.send_loop import SendLoop, Shard
 from loadgen.wire.poller import Poller, precise_timers
 
 TIMEOUT_S = 5.0
@@ -63,16 +63,10 @@ def send(channel: Any, fd: int, rows: int, part: int, parts: int) -> None:
     """Run a load process: announce it, wait for the start, send, report."""
     precise_timers()
     table, wire = LogTable(fd, rows), InstantWire()
-    common: LoopParts = {
-        "table": table,
-        "part": part,
-        "parts": parts,
-        "wire": wire,
-        "poller": Poller(),
-        "timeout_ns": round(TIMEOUT_S * 1e9),
-        "tick": lambda _now, _in_flight: False,
-    }
-    wire.loop = SendLoop(**common)
+    shard = Shard(
+        part=part, parts=parts, timeout_s=TIMEOUT_S, rate_per_s=None, limit_ms=None, duration_s=TIMEOUT_S
+    )
+    wire.loop = SendLoop(shard, table, wire, Poller(), lambda _now, _in_flight: False)
     channel.send("ready")
     origin_ns = channel.recv()
     gc.collect()

@@ -1,9 +1,10 @@
-"""Run a command line: errors become two lines and an exit code, Ctrl-C finishes or stops."""
+"""Run a command line: errors become two lines, files and an exit code; Ctrl-C finishes or stops."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import resource
 import shutil
 import signal
@@ -12,13 +13,13 @@ import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any, NoReturn
+from xml.sax.saxutils import escape, quoteattr
 
 import typer
 
-from loadgen.command.failure import write_failure
 from loadgen.errors import (
     BadInput,
     ClientFailed,
@@ -29,7 +30,33 @@ from loadgen.errors import (
     WorkerDied,
     unforeseen,
 )
+from loadgen.files import write_atomically
 from loadgen.printable import printable
+
+_JUNIT = """<?xml version="1.0" encoding="UTF-8"?>
+<testsuites><testsuite name="loadtest" tests="1" failures="0" errors="1">
+<testcase classname="loadtest" name="the answer as a whole" time="0"><error message={}>{}</error></testcase>
+</testsuite></testsuites>
+"""
+
+
+def write_failure(failure: UserError, asked: Mapping[str, Any]) -> None:
+    """Print the error for --json, and write it to the files of --output and --junit; other files stay as they are.
+
+    `asked` are the values of options by name, as far as they were read. What cannot be written is no other error.
+    """
+    text = json.dumps({"error": {name: getattr(failure, name) for name in ("exit_code", "status", "what", "fix")}})
+    if asked["json"]:
+        from loadgen.console import print_result  # brings in rich
+
+        print_result(lambda: f"{text}\n")
+    what, fix = (printable(line, lines=True) for line in (failure.what, failure.fix))
+    for name, document in (("output", f"{text}\n"), ("junit", _JUNIT.format(quoteattr(what), escape(fix)))):
+        path = asked.get(name)
+        with suppress(OSError, ValueError):
+            if path is not None and (path.is_file() or not path.exists()):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, document)
 
 
 def run_app(

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from loadgen.command.baseline import compare
 from loadgen.command.live import LiveView
-from loadgen.command.verdict import LoadTestResult, answer
+from loadgen.command.verdict import LoadTestResult, answer, compare
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
@@ -24,8 +23,8 @@ from loadgen.records.record import (
 )
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
+from loadgen.sending.prepared import wait_ready
 from loadgen.sending.request_table import check_memory
-from loadgen.sending.shard import wait_ready
 from loadgen.spec.limits import StreamLimit
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan

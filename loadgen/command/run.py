@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from loadgen.command.app import complain, finish_on_first_interrupt
-from loadgen.command.baseline import read_baseline
 from loadgen.command.live import LiveView
 from loadgen.command.measure import load_record, record_of, run_load_test
-from loadgen.command.verdict import LoadTestResult
+from loadgen.command.verdict import LoadTestResult, read_baseline
 from loadgen.command.web import web_dashboard
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import UserError, unforeseen
 from loadgen.exit_codes import exit_code
+from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.formats import format_seconds
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.views import answer_view
@@ -31,30 +31,22 @@ if TYPE_CHECKING:
 
 
 def run(
-    order: LoadTest,
-    notes: Sequence[Note],
-    *,
-    as_json: bool,
-    web_port: int | None = None,
-    fleet: DistributedGenerator | None = None,
-    quiet: bool = False,
-    verbose: bool = False,
+    order: LoadTest, notes: Sequence[Note], options: LoadTestOptions, fleet: DistributedGenerator | None
 ) -> int:
-    """Carry the order out, show and write the result; returns the exit code.
+    """Carry the order out, show and write the result as the options say; returns the exit code.
 
-    `web_port` None: no web UI. `fleet` None: this machine alone sends the load. `quiet`: stderr has errors alone.
-    `verbose`: it has a line of figures every second.
+    `fleet` None: this machine alone sends the load.
     """
     record, problems = carry_out(
         order,
         notes,
-        console=SafeConsole(stderr=True, quiet=quiet),
+        console=SafeConsole(stderr=True, quiet=options.quiet),
         heeding=finish_on_first_interrupt,
-        web_port=web_port,
+        web_port=options.web_port if options.web else None,
         fleet=fleet,
-        verbose=verbose,
+        verbose=options.verbose,
     )
-    problems += show(record, as_json=as_json)
+    problems += show(record, as_json=options.json)
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)
     return exit_code([record.outcome, *(problem.status for problem in problems)])
@@ -76,7 +68,8 @@ def carry_out(
     """Carry the order out and write its files; return the result, and the problems after it was measured.
 
     `console` shows the progress. `heeding` yields what says whether to stop with the result so far, and gets what
-    announces that. No signal is handled except by it.
+    announces that. No signal is handled except by it. `web_port` None: no web UI. `verbose`: a line of figures a
+    second.
     """
     check_writable(order.outputs)
     baseline = None

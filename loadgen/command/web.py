@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
-from loadgen.sending.messages import Channel, start_child
+from loadgen.sending.children import Channel, start_child
 from loadgen.spec.target import Target
 
 HOST = "127.0.0.1"

@@ -11,7 +11,7 @@ from locust import User, task
 from locust.env import Environment
 from locust.stats import stats_history
 
-from loadgen.sending.messages import Channel, Message, channel_to_parent
+from loadgen.sending.children import Channel, Message, channel_to_parent
 from loadgen.status import outcome_name
 
 

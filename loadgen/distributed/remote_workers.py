@@ -16,7 +16,7 @@ from loadgen.distributed.messages import ROW, Order, Report, Task, job_to_send
 from loadgen.errors import LoadError, WorkerDied
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
-from loadgen.sending.load_process import error_from
+from loadgen.sending.children import error_from
 from loadgen.sending.plan_run import LoadJob
 from loadgen.sending.request_table import LogTable, planned_table
 from loadgen.spec.plan import LoadPlan

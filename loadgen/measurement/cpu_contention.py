@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -54,18 +54,10 @@ class CpuContention:
         return f"{' and '.join(who)} for {self.disturbed_s:.0f} of {self.watched_s:.0f} s of load"
 
     def __add__(self, other: CpuContention) -> CpuContention:
-        return self._with(other, 1.0)
+        return CpuContention(**{name: value + getattr(other, name) for name, value in asdict(self).items()})
 
     def __sub__(self, other: CpuContention) -> CpuContention:
-        return self._with(other, -1.0)
-
-    def _with(self, other: CpuContention, sign: float) -> CpuContention:
-        return CpuContention(
-            watched_s=self.watched_s + sign * other.watched_s,
-            disturbed_s=self.disturbed_s + sign * other.disturbed_s,
-            others_cpu_s=self.others_cpu_s + sign * other.others_cpu_s,
-            stolen_cpu_s=self.stolen_cpu_s + sign * other.stolen_cpu_s,
-        )
+        return CpuContention(**{name: value - getattr(other, name) for name, value in asdict(self).items()})
 
 
 def _cores(cores: float) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from statistics import fmean
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from loadgen.errors import LoadError
@@ -40,41 +41,31 @@ class GpuUse:
     energy_j: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSample:
-    """One reading of all GPUs: a value for each, an empty tuple if it is not reported. Energy is a counter."""
-
-    utilization: tuple[float, ...] = ()
-    memory_used_bytes: tuple[float, ...] = ()
-    power_w: tuple[float, ...] = ()
-    energy_j: tuple[float, ...] = ()
-
+GpuSample = Mapping[str, tuple[float, ...]]
+"""One reading: by field of `GpuUse` a value for each GPU; what is not reported is absent. Energy is a counter."""
 
 ReadSample = Callable[[], GpuSample | None]
 
 
 def sample_from_metrics(text: str) -> GpuSample | None:
     """Return the reading in the text of Triton's `/metrics`; None if it shows no GPU."""
-    values: dict[str, list[float]] = {}
+    values: dict[str, tuple[float, ...]] = {}
     for name, value in _METRIC.findall(text):
-        number = float(value)
-        if 0 <= number < _NO_FIGURE:
-            values.setdefault(_METRICS[name], []).append(number)
-    return GpuSample(**{name: tuple(found) for name, found in values.items()}) if values else None
+        if 0 <= (number := float(value)) < _NO_FIGURE:
+            values[_METRICS[name]] = (*values.get(_METRICS[name], ()), number)
+    return values or None
 
 
 def use_from_samples(samples: list[GpuSample]) -> GpuUse | None:
     """Return the use over the time of the samples; None if there are none."""
     if not samples:
         return None
-    busy = [sum(sample.utilization) / len(sample.utilization) for sample in samples if sample.utilization]
-    memory = [sum(sample.memory_used_bytes) for sample in samples if sample.memory_used_bytes]
-    power = [sum(sample.power_w) for sample in samples if sample.power_w]
-    energy = [sum(sample.energy_j) for sample in samples if sample.energy_j]
+    seen = {name: [one[name] for one in samples if one.get(name)] for name in _METRICS.values()}
+    memory, power, energy = (list(map(sum, seen[name])) for name in ("memory_used_bytes", "power_w", "energy_j"))
     return GpuUse(
-        utilization=sum(busy) / len(busy) if busy else None,
+        utilization=fmean(map(fmean, seen["utilization"])) if seen["utilization"] else None,
         memory_used_bytes=int(max(memory)) if memory else None,
-        power_w=sum(power) / len(power) if power else None,
+        power_w=fmean(power) if power else None,
         energy_j=energy[-1] - energy[0] if len(energy) > 1 else None,
     )
 
@@ -149,17 +140,18 @@ def _driver_reader() -> ReadSample | None:
     except pynvml.NVMLError:
         return None
 
-    def each(ask: Callable[..., float]) -> tuple[float, ...]:
-        with contextlib.suppress(pynvml.NVMLError):
-            return tuple(ask(handle) for handle in handles)
-        return ()
+    asked: dict[str, Callable[[Any], float]] = {
+        "utilization": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        "memory_used_bytes": lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).used,
+        "power_w": lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "energy_j": lambda handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,
+    }
 
     def read() -> GpuSample | None:
-        return GpuSample(
-            utilization=each(lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
-            memory_used_bytes=each(lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-            power_w=each(lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3),
-            energy_j=each(lambda handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3),
-        )
+        found: dict[str, tuple[float, ...]] = {}
+        for name, ask in asked.items():
+            with contextlib.suppress(pynvml.NVMLError):
+                found[name] = tuple(map(ask, handles))
+        return found
 
     return read if handles else None

@@ -1,10 +1,11 @@
-"""Make a typer command of declared options."""
+"""Make a typer command of declared options, and the script with which a shell completes them."""
 
 from __future__ import annotations
 
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any
@@ -58,7 +59,7 @@ def command_from(
             raise Interrupted("Stopped.", "") from error
 
     parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    parameters += [_parameter(one, hidden=short and not one.declared.common) for one in declared.values()]
+    parameters += [_parameter(one, hidden=short and not one.common) for one in declared.values()]
     if short:
         all_of_them = inspect.Parameter(
             "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HELP_ALL
@@ -85,7 +86,7 @@ def read_options(
     flags = [name for name in declared if _is_flag_given(context, name)]
     origins = {name: Origin(kind="flag", place=declared[name].flag) for name in flags}
     path: Path | None = context.params.get("config")
-    alone = next((declared[name].flag for name in flags if declared[name].declared.alone), None)
+    alone = next((declared[name].flag for name in flags if declared[name].alone), None)
     if alone is not None:
         if path is not None:
             raise BadInput(f"--config {path} cannot be combined with {alone}.", "Leave one of them out.")
@@ -120,26 +121,80 @@ HELP_ALL = Annotated[
 
 def _parameter(one: OptionField, *, hidden: bool) -> inspect.Parameter:
     """Return the option as a parameter that typer understands."""
-    declared = one.declared
-    if declared.argument:
-        info = typer.Argument(help=declared.help, metavar=declared.metavar)
+    if one.argument:
+        info = typer.Argument(help=one.help, metavar=one.metavar)
     else:
-        letter = () if declared.letter is None else (declared.letter,)
+        letter = () if one.letter is None else (one.letter,)
         names = (one.flag, *letter) if one.kind is bool else ()  # without a name typer adds --no-NAME
         info = typer.Option(
             *names,
-            help=declared.help,
-            metavar=declared.metavar,
-            rich_help_panel=declared.panel,
-            envvar=declared.variable,
+            help=one.help,
+            metavar=one.metavar,
+            rich_help_panel=one.panel,
+            envvar=one.variable,
             hidden=hidden,
         )
     kind: Any = GenericAlias(list, one.kind) if one.repeatable else one.kind
     default = None if one.repeatable else one.default
-    if declared.argument and declared.default in (..., ()):
+    if one.argument and (one.usual is MISSING or one.default == ()):
         default = inspect.Parameter.empty  # typer asks for it
     elif default is None:
         kind = kind | None
     return inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
+
+
+_SCRIPT = """\
+_complete_{name}() {{
+    local word command="" current="${{COMP_WORDS[COMP_CWORD]}}"
+    for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD - 1))}}"; do
+        case "$word" in {commands}) command="$word"; break ;; esac
+    done
+    case "$command:${{COMP_WORDS[COMP_CWORD-1]}}" in
+{values}
+    esac
+    case "$command:$current" in
+{flags}
+        :*) [[ "${{COMP_WORDS[COMP_CWORD-1]}}" == -* ]] || COMPREPLY=($(compgen -W "{words}" -- "$current")) ;;
+    esac
+}}
+complete -o default -F _complete_{name} {name}
+"""
+"""If it offers nothing, the shell completes files (`-o default`). zsh, whose bash emulation runs it too, has no
+`mapfile`, and reads `:1:COMP_CWORD` as a modifier."""
+
+_FOR_ZSH = """\
+(( $+functions[compdef] )) || { autoload -U compinit && compinit; }
+autoload -U bashcompinit && bashcompinit
+"""
+
+
+def completion_script(name: str, command: Any, declared: Mapping[str, OptionField], shell: str) -> str:
+    """Return the script for bash, or for zsh, which runs it as bash does.
+
+    `command` is what typer makes of the app, with its subcommands; the values of options are those of `declared`.
+    """
+    subcommands = getattr(command, "commands", {})
+    values = [
+        f'        :{one.flag}) COMPREPLY=($(compgen -W "{" ".join(one.choices)}" -- "$current")); return ;;'
+        for one in declared.values()
+        if one.choices
+    ]
+    flags = [
+        f'        {title}:-*) COMPREPLY=($(compgen -W "{" ".join(_flags(one))}" -- "$current")) ;;'
+        for title, one in (("", command), *subcommands.items())
+    ]
+    script = _SCRIPT.format(
+        name=name,
+        commands="|".join(subcommands) or '""',
+        values="\n".join(values),
+        flags="\n".join(flags),
+        words=" ".join(subcommands),
+    )
+    return script if shell == "bash" else _FOR_ZSH + script
+
+
+def _flags(command: Any) -> list[str]:
+    found = (flag for parameter in command.params for flag in parameter.opts if flag.startswith("--"))
+    return sorted({*found, "--help"})

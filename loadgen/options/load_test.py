@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from loadgen.options.completion import Shell
 from loadgen.options.declare import latency_limits, option, stream_limits
 from loadgen.spec.limits import LatencyLimit, StreamLimit
 from loadgen.spec.plan import SharedMemory, StreamApi, TensorFormat
@@ -228,7 +228,7 @@ class LoadTestOptions:
         "ADDRESS",
         default="127.0.0.1",
     )
-    print_completion: Shell | None = option(
+    print_completion: Literal["bash", "zsh"] | None = option(
         "Print a script that completes options in `bash` or `zsh`: `source <(loadtest --print-completion bash)`.",
         "SHELL",
         flag_only=True,

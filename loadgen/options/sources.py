@@ -84,15 +84,13 @@ def given_in_environment(
         if name is None:
             raise BadInput(
                 f"Unknown variable {variable}: {command} has no such option.",
-                _nearest(
-                    variable, (v for v, name in known.items() if not declared[name].declared.flag_only), command
-                ),
+                _nearest(variable, (v for v, name in known.items() if not declared[name].flag_only), command),
             )
         _refuse_flag_only(declared[name], f"The variable {variable}")
         texts = tuple(value.splitlines()) if declared[name].repeatable else (value,)
         found[name] = _Given(texts=texts, origin=Origin(kind="environment", place=variable))
     for name, one in declared.items():
-        other = one.declared.variable
+        other = one.variable
         if other is None or not environment.get(other):
             continue
         if name in found:
@@ -118,7 +116,7 @@ def given_in_file(command: str, declared: Mapping[str, OptionField], path: Path)
         name, place = str(key.value), f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or name not in declared:
             shown = repr(name) if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
-            known = (name for name, one in declared.items() if not one.declared.flag_only)
+            known = (name for name, one in declared.items() if not one.flag_only)
             raise BadInput(f"{place}: unknown option of {command}: {shown}.", _nearest(name, known, command))
         _refuse_flag_only(declared[name], f"{place}: {name}")
         if name in found:
@@ -161,7 +159,7 @@ def _written(one: OptionField, value: object) -> tuple[str, ...]:
         if not known or (isinstance(part, bool) and one.kind is not bool):
             raise BadInput(
                 f"{one.name} is {printable(repr(value), most=100)}, and not a text or a number.",
-                f"Write it as for {one.flag}: {one.declared.metavar or one.default!r}",
+                f"Write it as for {one.flag}: {one.metavar or one.default!r}",
             )
     try:
         texts = tuple(os.fsdecode(part) if isinstance(part, os.PathLike) else str(part) for part in parts)
@@ -211,8 +209,8 @@ def value_of(one: OptionField, given: _Given) -> Any:
 
 
 def _converted(one: OptionField, text: str, given: _Given) -> Any:
-    if given.folder is not None and one.declared.beside is not None:
-        return one.declared.beside(given.folder, text)
+    if given.folder is not None and one.beside is not None:
+        return one.beside(given.folder, text)
     if one.kind is Path:
         return Path(text) if given.folder is None else given.folder / text
     try:
@@ -224,14 +222,14 @@ def _converted(one: OptionField, text: str, given: _Given) -> Any:
 
 
 def _example(one: OptionField, origin: Origin | None = None) -> str:
-    _, value = _KINDS.get(one.kind, ("", one.declared.metavar or "VALUE"))
+    _, value = _KINDS.get(one.kind, ("", one.metavar or "VALUE"))
     if origin is not None and origin.kind in ("environment", "call"):
         return f"Write {origin.place}={value}"
     return f"Write {one.name}: {value}"
 
 
 def _refuse_flag_only(one: OptionField, where: str) -> None:
-    if one.declared.flag_only:
+    if one.flag_only:
         raise BadInput(f"{where} is taken from the command line only.", f"Remove it, and give {one.flag} there.")
 
 

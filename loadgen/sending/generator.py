@@ -14,9 +14,9 @@ import numpy as np
 from loadgen.measurement.gpu import reader_for
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
+from loadgen.measurement.server_stats import read_statistics
 from loadgen.memory import memory_bytes
-from loadgen.sending.load_process import PATIENCE_S, LoadProcess, error_from
-from loadgen.sending.messages import PAYLOAD, TARGET, Message
+from loadgen.sending.children import PATIENCE_S, PAYLOAD, TARGET, LoadProcess, Message, error_from
 from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun, Watch, WorkerGroup
 from loadgen.sending.request_table import (
     BYTES_PER_REQUEST,
@@ -26,8 +26,7 @@ from loadgen.sending.request_table import (
     check_memory,
     create_table_fd,
 )
-from loadgen.sending.send_loop import PATIENCE_NS
-from loadgen.sending.shard import shard_of
+from loadgen.sending.send_loop import PATIENCE_NS, shard_of
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.arrivals import schedule
@@ -165,14 +164,7 @@ class LocalWorkers:
 
     def read_statistics(self) -> dict[str, Any] | None:
         """See `WorkerGroup`."""
-        if self.job.payload.streamed is not None:
-            return None
-        self._busy = True
-        target = TARGET.dump_python(self.job.target, mode="json")
-        self.workers[0].send({"do": "statistics", "target": target})
-        statistics: dict[str, Any] | None = self.workers[0].receive()["statistics"]
-        self._busy = bool(self._unfinished)
-        return statistics
+        return None if self.job.payload.streamed is not None else read_statistics(self.job.target)
 
     def start(self, origin_ns: int | None = None) -> None:
         """See `WorkerGroup`; `origin_ns` is the moment, by the monotonic clock, and else soon."""

@@ -17,7 +17,7 @@ from loadgen.memory import memory_bytes
 from loadgen.spec.plan import LoadPlan
 from loadgen.status import UNFINISHED
 from loadgen.traffic.arrivals import schedule
-from loadgen.wire.events import Reply
+from loadgen.wire.stream_wire import Reply
 
 BYTES_PER_REQUEST = 2 * ROW_BYTES
 """The memory that a run needs per request: its row, and as much again while the figures are computed."""

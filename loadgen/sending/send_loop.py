@@ -1,21 +1,26 @@
-"""The send loops: a schedule, and a closed loop of users."""
+"""The shard of a load that one process sends, and its loops: a schedule, and a closed loop of users."""
 
 from __future__ import annotations
 
 import bisect
 import heapq
+import math
 import time
 from collections.abc import Callable
-from typing import NotRequired, Protocol, TypedDict, Unpack
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from loadgen.sending.request_table import LogTable
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.status import OK, TIMED_OUT
+from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.wire.load_wire import Wire
 from loadgen.wire.poller import Poller
 
 NEVER_NS = 1 << 62
 TICK_NS = 50_000_000
 _BURST = 8
+_CONNECTIONS_AHEAD_MAX = 256
 PATIENCE_NS = 4_000_000
 """A response stays in the kernel for this time at most: too short for any buffer or time-out to matter."""
 
@@ -32,17 +37,51 @@ class Clock(Protocol):
         """Return the time of the wall clock, with which the kernel records when responses arrive."""
 
 
-class LoopParts(TypedDict):
-    """The arguments that all loops have. The clock is by default the module `time`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Rows `part`, `part + parts`, ... of a table, and the rules for them.
 
-    table: LogTable
+    `rate_per_s` is the highest rate of this shard. Without `limit_ms` no backlog stops the run. `concurrency` is
+    the number of this shard's users in a closed loop of `duration_s`.
+    """
+
     part: int
     parts: int
-    wire: Wire
-    poller: Poller
-    timeout_ns: int
-    tick: Tick
-    clock: NotRequired[Clock]
+    timeout_s: float
+    rate_per_s: float | None
+    limit_ms: float | None
+    duration_s: float
+    max_in_flight: int | None = None
+    concurrency: int | None = None
+
+    @property
+    def connections_ahead(self) -> int:
+        """The connections to open before the load: 1.5 times as many as are in flight at the latency limit."""
+        if self.concurrency is not None:
+            return self.concurrency
+        expected = 1.5 * (self.rate_per_s or 0.0) * (self.limit_ms or 50.0) / 1e3
+        most = min(self.max_in_flight or _CONNECTIONS_AHEAD_MAX, _CONNECTIONS_AHEAD_MAX)
+        return min(4 + math.ceil(expected), most)
+
+
+def shard_of(plan: LoadPlan | ClosedLoopPlan, part: int, parts: int, *, limit_ms: float | None) -> Shard:
+    """Return the shard `part` of `parts` of a plan."""
+    rate_per_s = cap = concurrency = None
+    if isinstance(plan, ClosedLoopPlan):
+        concurrency = (plan.concurrency + part) // parts
+    else:
+        rate_per_s = peak_rate_per_s(plan) / parts
+        cap = None if plan.max_in_flight is None else max(1, (plan.max_in_flight + part) // parts)
+    return Shard(
+        part=part,
+        parts=parts,
+        timeout_s=plan.timeout_s,
+        rate_per_s=rate_per_s,
+        limit_ms=limit_ms,
+        duration_s=plan.duration_s,
+        max_in_flight=cap,
+        concurrency=concurrency,
+    )
 
 
 class SendLoop:
@@ -58,26 +97,22 @@ class SendLoop:
     """
 
     def __init__(
-        self,
-        *,
-        max_in_flight: int | None = None,
-        **common: Unpack[LoopParts],
+        self, shard: Shard, table: LogTable, wire: Wire, poller: Poller, tick: Tick, clock: Clock = time
     ) -> None:
-        table, part, parts = common["table"], common["part"], common["parts"]
+        part, parts = shard.part, shard.parts
         # Plain Python ints in and out: indexing a memoryview costs a third of indexing an array.
         self._scheduled = table.scheduled_ns.data[part::parts]
         self._sent = table.sent_ns.data[part::parts]
         self._done = table.done_ns.data[part::parts]
         self._outcome = table.outcome.data[part::parts]
-        self._wire = common["wire"]
-        self._poller = common["poller"]
-        self._timeout_ns = common["timeout_ns"]
-        self._tick = common["tick"]
-        clock: Clock = common.get("clock", time)
+        self._wire = wire
+        self._poller = poller
+        self._timeout_ns = round(shard.timeout_s * 1e9)
+        self._tick = tick
         self._clock = clock.monotonic_ns
         self._wall_clock = clock
-        self._cap = max_in_flight or NEVER_NS
-        self._may_be_patient = max_in_flight is None  # else the next request waits for a response
+        self._cap = shard.max_in_flight or NEVER_NS
+        self._may_be_patient = shard.max_in_flight is None  # else the next request waits for a response
         self._stamped = False  # the kernel recorded the time of the last response
         self._relaxed = False  # responses may stay in the kernel until `read_by_ns`
         self._next_row = 0
@@ -194,12 +229,12 @@ class ClosedLoop(SendLoop):
     Ends early if the table has no row left.
     """
 
-    def __init__(self, *, concurrency: int, duration_ns: int, **common: Unpack[LoopParts]) -> None:
-        super().__init__(**common)
-        self._duration_ns = duration_ns
+    def __init__(self, shard: Shard, *parts: Any) -> None:
+        super().__init__(shard, *parts)
+        self._duration_ns = round(shard.duration_s * 1e9)
         self._may_be_patient = False
-        self._free_at_ns = [0] * concurrency  # a heap: when each waiting user sends its next request
-        if concurrency == 0:  # fewer users than load processes: this one has nothing to do
+        self._free_at_ns = [0] * (shard.concurrency or 0)  # a heap: when each waiting user sends its next request
+        if not self._free_at_ns:  # fewer users than load processes: this one has nothing to do
             self._end_row = 0
 
     def finished(self, row: int, outcome: int, arrived_ns: int) -> None:

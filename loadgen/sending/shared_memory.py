@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from loadgen.errors import LoadError, PayloadError, TargetRefused
 from loadgen.spec.addresses import is_on_this_machine
@@ -35,62 +34,52 @@ def with_memory_key(target: Target) -> Target:
     return replace(target, headers=(*target.headers, (header, file.read_text())))
 
 
-class SharedInputs:
-    """A region with the inputs of all requests, registered at the server until `close`.
+@contextmanager
+def shared_inputs(target: Target, requests: Sequence[Mapping[str, bytes]]) -> Iterator[list[dict[str, Place]]]:
+    """Write the inputs, by request and name, to a region that the server has mapped until the block ends.
 
     Its file is removed as soon as the server has mapped it, so nothing stays behind however this process ends.
+    Raises PayloadError if there is no room or no common memory, TargetRefused, TargetUnreachable.
     """
+    if not is_on_this_machine(target.host):
+        raise PayloadError(
+            f"{target.host} is not this machine, and memory is not shared with another.\n"
+            "Leave --shared-memory out."
+        )
+    target = with_memory_key(target)
+    region = f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    places, size = _lay_out(region, requests)
+    path = SHARED / region
+    try:
+        with _write_file(path, places, requests, size):
+            register_memory(target, region, key=f"/{region}", size=size)
+    except OSError as error:
+        raise PayloadError(
+            f"The {size:,} bytes of the inputs do not go to {path}: {error.strerror}.\n"
+            f"Make {SHARED} larger, or leave --shared-memory out."
+        ) from error
+    except TargetRefused as error:
+        cause = str(error).splitlines()[0]
+        raise TargetRefused(
+            f"{cause}\nThe server has to be on this machine, with the same /dev/shm (docker run --ipc host), "
+            "allowed to read our files there, and started for it (optimize serve --shared-memory system)."
+        ) from error
+    try:
+        yield places
+    finally:
+        _unregister(target, region)
 
-    def __init__(self, target: Target, places: Sequence[Mapping[str, Place]]) -> None:
-        self._target = target
-        self.places = places
 
-    @classmethod
-    def of(cls, target: Target, requests: Sequence[Mapping[str, bytes]]) -> Self:
-        """Write the inputs, by request and name, and register them.
-
-        Raises PayloadError if there is no room or no common memory, TargetRefused, TargetUnreachable.
-        """
-        if not is_on_this_machine(target.host):
-            raise PayloadError(
-                f"{target.host} is not this machine, and memory is not shared with another.\n"
-                "Leave --shared-memory out."
-            )
-        target = with_memory_key(target)
-        region = f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-        places, size = _lay_out(region, requests)
-        path = SHARED / region
-        try:
-            with _write_file(path, places, requests, size):
-                register_memory(target, region, key=f"/{region}", size=size)
-        except OSError as error:
-            raise PayloadError(
-                f"The {size:,} bytes of the inputs do not go to {path}: {error.strerror}.\n"
-                f"Make {SHARED} larger, or leave --shared-memory out."
-            ) from error
-        except TargetRefused as error:
-            cause = str(error).splitlines()[0]
-            raise TargetRefused(
-                f"{cause}\nThe server has to be on this machine, with the same /dev/shm (docker run --ipc host), "
-                "allowed to read our files there, and started for it (optimize serve --shared-memory system)."
-            ) from error
-        return cls(target, places)
-
-    def close(self) -> None:
-        """Unregister the region, once the server is done with the last request; one that has ended needs none."""
-        with contextlib.suppress(LoadError):
-            for pause_s in PAUSES_S:
-                try:
-                    unregister_memory(self._target, self.region)
-                except TargetRefused:
-                    pause(pause_s)
-                else:
-                    break
-
-    @property
-    def region(self) -> str:
-        """The name of the region on the server."""
-        return next(iter(self.places[0].values())).region
+def _unregister(target: Target, region: str) -> None:
+    """Unregister the region, once the server is done with the last request; one that has ended needs none."""
+    with suppress(LoadError):
+        for pause_s in PAUSES_S:
+            try:
+                unregister_memory(target, region)
+            except TargetRefused:
+                pause(pause_s)
+            else:
+                break
 
 
 def _lay_out(region: str, requests: Sequence[Mapping[str, bytes]]) -> tuple[list[dict[str, Place]], int]:
@@ -105,7 +94,7 @@ def _lay_out(region: str, requests: Sequence[Mapping[str, bytes]]) -> tuple[list
     return places, max(end, 1)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _write_file(
     path: Path, places: Sequence[Mapping[str, Place]], requests: Sequence[Mapping[str, bytes]], size: int
 ) -> Iterator[None]:

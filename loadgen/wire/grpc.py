@@ -17,10 +17,9 @@ from loadgen.status import (
 )
 from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import MAX_KEPT, ExpectedAnswer
-from loadgen.wire.grpc_call import status_of
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import Field, RequestHead
-from loadgen.wire.http2_sending import Call
+from loadgen.wire.http2_sending import Call, status_of
 from loadgen.wire.in_front import note_failure
 from loadgen.wire.load_wire import EARLY, Finished, LoadWire
 from loadgen.wire.poller import READ, WRITE, Poller

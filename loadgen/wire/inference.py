@@ -14,9 +14,8 @@ from loadgen.status import OK, outcome_name
 from loadgen.traffic.model_info import ModelInfo, numbers_in, texts_in
 from loadgen.traffic.payloads import Tensors, grpc_request, http_request
 from loadgen.wire.expected_response import ExpectedAnswer
-from loadgen.wire.grpc_call import INFER, status_of
 from loadgen.wire.http1_response import error_text
-from loadgen.wire.http2_sending import PREFIX_BYTES
+from loadgen.wire.http2_sending import INFER, PREFIX_BYTES, status_of
 from loadgen.wire.questions import grpc_call, http_answer
 
 

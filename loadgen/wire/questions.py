@@ -19,7 +19,7 @@ from loadgen.status import OK, is_passing, outcome_name, outcome_of_http
 from loadgen.traffic.model_info import ModelInfo, model_info
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.http2 import Http2Connection
-from loadgen.wire.http2_sending import PREFIX_BYTES, Call
+from loadgen.wire.http2_sending import PREFIX_BYTES, Call, grpc_head, grpc_message, status_of
 from loadgen.wire.poller import GIVE_WAY_NS, WRITE, Poller, give_way, original
 from loadgen.wire.sockets import ReadBuffer, Stream, address_of
 
@@ -202,8 +202,6 @@ def _over_grpc(target: Target, question: _Question) -> _Reply:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from tritonclient.grpc import service_pb2  # takes 0.25 s to import
 
-    from loadgen.wire.grpc_call import status_of
-
     request = getattr(service_pb2, f"{question.method}Request")(**question.fields)
     call = grpc_call(target, f"/inference.GRPCInferenceService/{question.method}", request.SerializeToString())
     outcome, text = status_of(call.fields)
@@ -236,8 +234,6 @@ def http_answer(target: Target, request: bytes, patience_s: float | None = None)
 
 def grpc_call(target: Target, path: str, message: bytes, patience_s: float | None = None) -> Call:
     """Make one call; returns it with its response. Raises TargetUnreachable, TargetRefused."""
-    from loadgen.wire.grpc_call import grpc_head, grpc_message
-
     ended: list[Call] = []
     http2: Http2Connection | None = None
 

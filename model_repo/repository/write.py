@@ -42,23 +42,16 @@ _ADVICE = {
 _README = """\
 # Model repository for Triton
 
-`{model_name}` as it was measured: a {engine} engine inside Triton's Python backend.
+`{model_name}` as it was measured: {what}
 
     tritonserver --model-repository=THIS_FOLDER
+"""
 
+_OURS = """
 The path of this folder must not contain blanks: Triton's Python backend does not start with them.
 The Python that it uses needs these packages, for instance in NVIDIA's container:
 
     pip install {packages}
-"""
-
-
-_OWN_README = """\
-# Model repository for Triton
-
-`{model_name}` as it was measured: your own model, with the changed `config.pbtxt`.
-
-    tritonserver --model-repository=THIS_FOLDER
 """
 
 
@@ -74,16 +67,10 @@ def write_repository(
     for member in config.members:
         write_repository(root, member, runtime=runtime, copy=copy)
     model_dir = root / config.engine.model_name
-    with writing(model_dir):
-        root.mkdir(parents=True, exist_ok=True)
-        # The dot keeps Triton from taking the half-written folder for a model.
-        draft = Path(tempfile.mkdtemp(prefix=f".{config.engine.model_name}-", dir=root))
-        try:
-            _write_model(draft, config, runtime, copy=copy)
-            draft.chmod(0o755)
-            replace_folder(model_dir, draft)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+    with _drafted(model_dir) as draft:
+        _write_model(draft, config, runtime, copy=copy)
+        draft.chmod(0o755)
+        replace_folder(model_dir, draft)
     return model_dir
 
 
@@ -170,16 +157,11 @@ def keep_own(own: Path, target: Path, config: Path) -> None:
 
     The copy's `config.pbtxt` is that of `config`, if there is such a file.
     """
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
-            _place_own(own, draft, copy=True)
-            if config.exists():
-                shutil.copy(config, draft / CONFIG_FILE)
-            draft.rename(target)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+    with _drafted(target) as draft:
+        _place_own(own, draft, copy=True)
+        if config.exists():
+            shutil.copy(config, draft / CONFIG_FILE)
+        draft.rename(target)
 
 
 def _place_own(own: Path, folder: Path, *, copy: bool) -> None:
@@ -196,13 +178,12 @@ def _place_own(own: Path, folder: Path, *, copy: bool) -> None:
 
 def _readme(engine: Engine) -> str:
     if engine.own is not None:
-        return _OWN_README.format(model_name=engine.model_name)
-    on_gpu = f"{PACKAGES[engine.backend]} cuda-bindings numpy"
-    return _README.format(
-        model_name=engine.model_name,
-        engine=f"{engine.backend} {engine.precision}",
-        packages=on_gpu if engine.device == "gpu" else "onnxruntime numpy",
-    )
+        return _README.format(
+            model_name=engine.model_name, what="your own model, with the changed `config.pbtxt`."
+        )
+    what = f"a {engine.backend} {engine.precision} engine inside Triton's Python backend."
+    packages = f"{PACKAGES[engine.backend]} cuda-bindings numpy" if engine.device == "gpu" else "onnxruntime numpy"
+    return _README.format(model_name=engine.model_name, what=what) + _OURS.format(packages=packages)
 
 
 def place(source: Path, target: Path, *, copy: bool) -> None:
@@ -217,6 +198,22 @@ def place(source: Path, target: Path, *, copy: bool) -> None:
         else:
             return
     shutil.copyfile(source, target)
+
+
+@contextmanager
+def _drafted(target: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `target`, for it; removed if the block does not rename it.
+
+    Raises RepositoryWriteFailed.
+    """
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # The dot keeps Triton from taking the half-written folder for a model.
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def replace_folder(target: Path, draft: Path) -> None:

@@ -37,12 +37,12 @@ def is_live(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> bool:
 
 def lets_in(endpoint: Endpoint) -> bool:
     """True if a server answers there that it is live. Raises CredentialsRefused."""
-    return _is_ok(endpoint, _LIVE, _TIMEOUT_S, but=CredentialsRefused)
+    return _is_ok(endpoint, _LIVE, but=CredentialsRefused)
 
 
-def is_model_ready(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> bool:
+def is_model_ready(endpoint: Endpoint, model_name: str) -> bool:
     """True if the model can take requests now."""
-    return _is_ok(endpoint, f"/v2/models/{quote(model_name)}/ready", timeout_s)
+    return _is_ok(endpoint, f"/v2/models/{quote(model_name)}/ready")
 
 
 def load_model(
@@ -60,21 +60,21 @@ def load_model(
         _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/load", timeout_s, document)
 
 
-def unload_model(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+def unload_model(endpoint: Endpoint, model_name: str) -> None:
     """Take a model out of service. Returns at once; the server frees its memory later (see `model_state`)."""
     if (path := _grpc_socket(endpoint)) is not None:
-        _grpc_request(endpoint, path, "RepositoryModelUnload", {"model_name": model_name}, timeout_s)
+        _grpc_request(endpoint, path, "RepositoryModelUnload", {"model_name": model_name})
     else:
-        _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/unload", timeout_s)
+        _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/unload")
 
 
-def model_config(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+def model_config(endpoint: Endpoint, model_name: str) -> dict[str, Any]:
     """Return the configuration of a loaded model as the server has completed it, with its `max_batch_size`.
 
     Raises as `load_model` does, and BadServer.
     """
     path = f"/v2/models/{quote(model_name)}/config"
-    document, message = _read(endpoint, "GET", path, timeout_s, "ModelConfigResponse", "config")
+    document, message = _read(endpoint, "GET", path, "ModelConfigResponse", "config")
     sizes = [size for one in (*message.input, *message.output) for size in one.dims]
     counted = all(0 <= group.count <= _MOST_INSTANCES for group in message.instance_group)
     sized = message.max_batch_size >= 0 and all(size > 0 or size == -1 for size in sizes)
@@ -83,19 +83,19 @@ def model_config(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIM
     return {**document, "max_batch_size": message.max_batch_size}
 
 
-def model_state(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str | None:
+def model_state(endpoint: Endpoint, model_name: str) -> str | None:
     """Return LOADING, READY, UNLOADING or UNAVAILABLE; None if the server has never loaded the model."""
-    return next((one.state for one in _index(endpoint, timeout_s) if one.name == model_name), "") or None
+    return next((one.state for one in _index(endpoint) if one.name == model_name), "") or None
 
 
-def why_unavailable(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str:
+def why_unavailable(endpoint: Endpoint, model_name: str) -> str:
     """Return the server's reason why a model is not ready; "" if it gives none."""
-    return next((str(one.reason) for one in _index(endpoint, timeout_s) if one.name == model_name), "")
+    return next((str(one.reason) for one in _index(endpoint) if one.name == model_name), "")
 
 
-def served_models(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> set[str]:
+def served_models(endpoint: Endpoint) -> set[str]:
     """Return the names of the models that take requests now. Raises as `model_config` does."""
-    return {one.name for one in _index(endpoint, timeout_s) if one.state == "READY"}
+    return {one.name for one in _index(endpoint) if one.state == "READY"}
 
 
 def server_name(endpoint: Endpoint, *, timeout_s: float) -> str | None:
@@ -103,31 +103,31 @@ def server_name(endpoint: Endpoint, *, timeout_s: float) -> str | None:
     return _described(endpoint, "name", timeout_s)
 
 
-def server_version(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> str | None:
+def server_version(endpoint: Endpoint) -> str | None:
     """Return Triton's version, such as 2.51.0; None if nothing answers there, or no Triton."""
-    return _described(endpoint, "version", timeout_s)
+    return _described(endpoint, "version")
 
 
-def _described(endpoint: Endpoint, key: str, timeout_s: float) -> str | None:
+def _described(endpoint: Endpoint, key: str, timeout_s: float = _TIMEOUT_S) -> str | None:
     try:
         return str(json.loads(_request(endpoint, "GET", "/v2", timeout_s))[key])[:_MOST_CHARACTERS]
     except (ServerError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _index(endpoint: Endpoint, timeout_s: float) -> Any:
+def _index(endpoint: Endpoint) -> Any:
     """Return the entries of the repository's index, as messages."""
     if (path := _grpc_socket(endpoint)) is not None:
-        return _grpc_request(endpoint, path, "RepositoryIndex", {}, timeout_s).models
-    return _read(endpoint, "POST", "/v2/repository/index", timeout_s, "RepositoryIndexResponse", "models")[1]
+        return _grpc_request(endpoint, path, "RepositoryIndex", {}).models
+    return _read(endpoint, "POST", "/v2/repository/index", "RepositoryIndexResponse", "models")[1]
 
 
-def _read(endpoint: Endpoint, method: str, path: str, timeout_s: float, kind: str, field: str) -> tuple[Any, Any]:
+def _read(endpoint: Endpoint, method: str, path: str, kind: str, field: str) -> tuple[Any, Any]:
     """Return the JSON of a response, and it as that field of a gRPC message. Raises BadServer if it is none."""
     from google.protobuf import json_format  # type: ignore[import-untyped]
     from tritonclient.grpc import service_pb2
 
-    content = _request(endpoint, method, path, timeout_s)
+    content = _request(endpoint, method, path)
     try:
         document, message = json.loads(content), getattr(service_pb2, kind)()
         json_format.ParseDict({field: document}, message, ignore_unknown_fields=True)
@@ -174,7 +174,9 @@ def _connection(endpoint: Endpoint, timeout_s: float) -> tuple[str, http.client.
     return str(path), _UnixConnection(path, timeout_s=timeout_s)
 
 
-def _is_ok(endpoint: Endpoint, path: str, timeout_s: float, *, but: type[ServerError] | tuple[()] = ()) -> bool:
+def _is_ok(
+    endpoint: Endpoint, path: str, timeout_s: float = _TIMEOUT_S, *, but: type[ServerError] | tuple[()] = ()
+) -> bool:
     try:
         _request(endpoint, "GET", path, timeout_s)
     except but:
@@ -188,7 +190,7 @@ def _request(
     endpoint: Endpoint,
     method: str,
     path: str,
-    timeout_s: float,
+    timeout_s: float = _TIMEOUT_S,
     document: Mapping[str, Any] | None = None,
 ) -> bytes:
     where, connection = _connection(endpoint, timeout_s)
@@ -241,7 +243,9 @@ def _refusal(where: str, path: str, status: int, body: bytes) -> str:
     return words or f"The server at {where} answered {path} with HTTP status {status}.\nIs it a Triton server?"
 
 
-def _grpc_request(endpoint: Endpoint, path: Path, method: str, fields: dict[str, str], timeout_s: float) -> Any:
+def _grpc_request(
+    endpoint: Endpoint, path: Path, method: str, fields: dict[str, str], timeout_s: float = _TIMEOUT_S
+) -> Any:
     """Make a request on Triton's Unix socket. All of gRPC takes a quarter of a second to import."""
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc

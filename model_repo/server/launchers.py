@@ -28,24 +28,25 @@ installed."""
 
 def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """Return the launch of tritonserver from the nvidia-pytriton wheel, with the stub for our Python version."""
-    command = (*_embedded(folder), *_arguments(options, endpoint, folder / "repository", token))
-    environment = _environment(folder, gpu=options.gpu)
-    return Launch(command=command, environment=environment, folder=folder)
-
-
-def container_launch(arguments: Sequence[str], folder: Path) -> Launch:
-    """Return the launch of the same server with a container's arguments; its ports are open."""
-    gpu = "--allow-gpu-metrics=true" in arguments
-    command = (*_embedded(folder), *(_large_steps() if gpu else ()), *arguments)
-    return Launch(command=command, environment=_environment(folder, gpu=gpu), folder=folder)
+    return _launch(
+        _embedded(folder), _arguments(options, endpoint, folder / "repository", token), folder, options.gpu
+    )
 
 
 def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """Return the launch of a tritonserver on PATH, as in NVIDIA's container."""
-    program = _program("local")
-    command = (str(Path(program).absolute()), *_arguments(options, endpoint, folder / "repository", token))
-    environment = _environment(folder, gpu=options.gpu)
-    return Launch(command=command, environment=environment, folder=folder)
+    program = (str(Path(_program("local")).absolute()),)
+    return _launch(program, _arguments(options, endpoint, folder / "repository", token), folder, options.gpu)
+
+
+def container_launch(arguments: Sequence[str], folder: Path) -> Launch:
+    """Return the launch of the embedded server with a container's arguments; its ports are open."""
+    gpu = "--allow-gpu-metrics=true" in arguments
+    return _launch(_embedded(folder), (*(_large_steps() if gpu else ()), *arguments), folder, gpu)
+
+
+def _launch(program: tuple[str, ...], arguments: tuple[str, ...], folder: Path, gpu: bool) -> Launch:
+    return Launch(command=(*program, *arguments), environment=_environment(folder, gpu=gpu), folder=folder)
 
 
 def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:

@@ -155,7 +155,7 @@ def check_shared_memory(kind: str, server: str) -> None:
         )
 
 
-FIELDS = {name: one.field for name, one in KEPT.items() if one.declared.may_change}
+FIELDS = {name: one.field for name, one in KEPT.items() if one.may_change}
 """Options that may change when a run goes on, and their fields: no measured trial depends on them."""
 
 
@@ -166,9 +166,7 @@ def resumed_config(values: Values, origins: Origins) -> tuple[OptimizeConfig, li
     set for other runs, and so never cause a refusal.
     """
     directory = named_run(values["resume"])
-    given = {
-        name: one for name, one in origins.items() if name not in KEPT or one.place != KEPT[name].declared.variable
-    }
+    given = {name: one for name, one in origins.items() if name not in KEPT or one.place != KEPT[name].variable}
     for name, origin in given.items():
         if name not in FIELDS and name not in OF_THIS_CALL:
             written = origin.written(name)
@@ -179,10 +177,7 @@ def resumed_config(values: Values, origins: Origins) -> tuple[OptimizeConfig, li
     config = saved_config(directory.absolute())
     _check_sense(config, given)
     notes = [f"Going on with the run in {directory}."]
-    changes = {
-        FIELDS[name]: KEPT[name].declared.value(values[name], KEPT[name].flag, notes.append)
-        for name in given.keys() & FIELDS.keys()
-    }
+    changes = {FIELDS[name]: KEPT[name].value(values[name], notes.append) for name in given.keys() & FIELDS.keys()}
     again = {"storage": values["storage"], "server_url": values["server_url"] or config.server_url}
     now = {name: place for name, place in recorded(origins).items() if name in FIELDS and name in origins}
     changed = replace(config, **{**changes, **again, "origins": config.origins | now})

@@ -206,10 +206,10 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
     """Yield the options that decide the run; those at their defaults are left out."""
     yield f"--model {shlex.quote(str(config.model))} {text.limit_options(config.limits)}"
     for name, one in KEPT.items():
-        kept, value = one.declared, getattr(config, one.field)
-        if name == "model" or kept.show is None or value is None or (value == one.usual and not kept.always):
+        value = getattr(config, one.field)
+        if name == "model" or one.show is None or value is None or (value == one.usual and not one.always):
             continue
-        shown = kept.show(value)
+        shown = one.show(value)
         for word in [shown] if isinstance(shown, str) else shown or ():
             yield one.flag if one.kind is bool else f"{one.flag} {shlex.quote(word)}"
 

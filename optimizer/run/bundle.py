@@ -14,7 +14,7 @@ from deploy.render import TARGETS, Target
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
 from model_repo.repository.own_model import CONFIG_FILE, own_engine, with_members
-from model_repo.repository.read import NotOurRepository, serving_config_from_repository
+from model_repo.repository.read import NotOurRepository, engine_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from model_repo.spec import OWN, Backend, Engine, ServingConfig
 from optimizer.engines.cache import EngineMetadata
@@ -79,8 +79,9 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
     if known == OWN:
         return _own_winner(model_dir, found)
     try:
-        return serving_config_from_repository(model_dir, backend=known, precision=precision)
-    except NotOurRepository as error:
+        engine = engine_from_repository(model_dir, backend=known, precision=precision)
+        return config_from_record(found.winner.config, [engine])
+    except (NotOurRepository, ValueError) as error:
         raise _not_whole(error, run_dir) from error
 
 

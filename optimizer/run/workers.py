@@ -119,7 +119,7 @@ def worker_arguments(config: OptimizeConfig, **more: Any) -> list[str]:
     for name, one in OF_A_WORKER.items():
         value = more.get(one.field, getattr(config, one.field, None))
         if name not in NOT_PASSED_ON and value not in (None, one.usual):
-            found += [one.flag, f"{value:g}{one.declared.unit}" if one.declared.unit else str(value)]
+            found += [one.flag, f"{value:g}{one.unit}" if one.unit else str(value)]
     return found
 
 

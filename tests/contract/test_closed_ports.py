@@ -25,7 +25,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from loadgen.errors import TargetUnreachable
 from loadgen.spec.target import Target
 from loadgen.status import OK
-from loadgen.wire.grpc_call import status_of
+from loadgen.wire.http2_sending import status_of
 from loadgen.wire.questions import grpc_call
 from model_repo.repository.write import write_final_repository
 from model_repo.server import control

@@ -13,8 +13,8 @@ from memory_wire import Addresses, Finished, connect, grpc_wire, http_wire, righ
 from strange_answers import BODIES
 from strange_servers import inference
 
+from loadgen.sending.prepared import AnyWire
 from loadgen.status import outcome_name
-from loadgen.wire.connections import AnyWire
 from loadgen.wire.http2_frames import block_of, frame
 from loadgen.wire.poller import READ
 

@@ -46,10 +46,9 @@ class {name}(TypedDict, total=False):
 
 def type_of(one: OptionField, hint: Any) -> str:
     """What a call takes for an option, by the type of its field."""
-    declared = one.declared
     parts = [part for part in get_args(hint) if part is not NoneType]
     several = next((part for part in (hint, *parts) if get_origin(part) in (tuple, dict)), None)
-    if declared.unit is not None:
+    if one.unit is not None:
         return "Duration"
     if several is not None:
         return "Numbers" if get_args(several)[0] is int else "Texts"
@@ -61,7 +60,7 @@ def type_of(one: OptionField, hint: Any) -> str:
         return "int"
     if one.kind is str and {int, float} & {hint, *parts}:
         return "str | float"
-    return "str | int" if declared.metavar == "N" else one.kind.__name__
+    return "str | int" if one.metavar == "N" else one.kind.__name__
 
 
 def rendered() -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadgen.errors import MalformedAnswer
 from loadgen.sending.request_table import own_table
 from loadgen.spec.plan import Streamed
-from loadgen.wire.events import Event, EventParser, Reply
+from loadgen.wire.stream_wire import Event, EventParser, Reply
 
 TEXTS = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=30)
 ENDS = st.sampled_from(["\n", "\r\n", "\r"])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from memory_wire import Memory
 from wire_benches import Http2Bench, widen
 
-from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http2_frames import CONTINUATION, DATA, HEADERS, INITIAL_WINDOW, PING, block_of, frame
+from loadgen.wire.http2_sending import grpc_message
 
 OK_HEADERS = block_of([(b":status", b"200"), (b"content-type", b"application/grpc")])
 OK_TRAILERS = block_of([(b"grpc-status", b"0")])

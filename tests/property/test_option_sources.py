@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[Mapping[str, OptionField], Any]] = {
     "loadtest": (option_fields(LoadTestOptions), typer.main.get_command(loadgen.cli.app)),
 }
 OPTIONS = [(command, one) for command, (declared, _) in COMMANDS.items() for one in declared.values()]
-SETTABLE = [(command, one) for command, one in OPTIONS if not one.declared.flag_only]
+SETTABLE = [(command, one) for command, one in OPTIONS if not one.flag_only]
 SOURCES = [set(some) for n in range(4) for some in itertools.combinations(("flag", "environment", "file"), n)]
 WORDS = st.text(st.characters(categories=("L", "N"), include_characters="-_.%="), min_size=1).filter(str.strip)
 TRUTHS = {"true": True, "Yes": True, "on": True, "1": True, "FALSE": False, "no": False, "off": False, "0": False}
@@ -106,7 +106,7 @@ def test_a_flag_goes_before_the_environment_and_that_before_the_file(
             expected = True if one.kind is bool else value, "flag"  # type: ignore[assignment]
             if one.kind is bool:
                 words += [one.flag]
-            elif one.declared.argument:
+            elif one.argument:
                 words += ["--", *texts]
             else:
                 words += [f"{one.flag}={text}" for text in texts]
@@ -117,7 +117,7 @@ def test_a_flag_goes_before_the_environment_and_that_before_the_file(
 
 
 def test_what_no_file_and_no_variable_may_set() -> None:
-    only = {(command, one.name) for command, one in OPTIONS if one.declared.flag_only}
+    only = {(command, one.name) for command, one in OPTIONS if one.flag_only}
     both = {(command, name) for command in COMMANDS for name in ("config", "debug", "version", "print_completion")}
     assert only == {
         *both,

@@ -5,14 +5,14 @@ from typing import Protocol, cast
 
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
+from loadgen.sending.prepared import AnyWire
 from loadgen.traffic.model_info import ModelInfo, Tensor
 from loadgen.wire import addresses as wire_addresses
-from loadgen.wire.connections import AnyWire
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.grpc import GrpcWire
-from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.http2_frames import HEADERS, request_head
+from loadgen.wire.http2_sending import grpc_message
 from loadgen.wire.poller import READ, WRITE, Poller
 
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from loadgen.sending.load_process import LoadProcess
+from loadgen.sending.children import LoadProcess
 
 
 def noting(pids: list[int]) -> Callable[[], LoadProcess]:

@@ -14,7 +14,7 @@ from simulated_queues import log_of
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.server_stats import BatchTimings
-from loadgen.sending.backlog import BacklogRule
+from loadgen.sending.worker import BacklogRule
 from loadgen.spec.plan import LoadPlan
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import UNFINISHED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simulated_queues import Queue
 
-from loadgen.sending.backlog import BacklogRule
+from loadgen.sending.worker import BacklogRule
 from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import UNFINISHED

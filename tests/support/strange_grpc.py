@@ -23,8 +23,8 @@ from strange_servers import (
 )
 from tritonclient.grpc import service_pb2 as pb
 
-from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http2_frames import block_of, frame
+from loadgen.wire.http2_sending import grpc_message
 
 OK = block_of([(b":status", b"200")])
 

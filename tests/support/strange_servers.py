@@ -18,8 +18,8 @@ from typing import Any
 from fake_triton import answer_body
 from tritonclient.grpc import service_pb2 as pb
 
-from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http2_frames import HeaderDecoder, block_of, frame
+from loadgen.wire.http2_sending import grpc_message
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 METADATA = {

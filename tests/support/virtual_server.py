@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from loadgen.measurement.first_answers import Turn
-from loadgen.sending.messages import Message
+from loadgen.sending.children import Message
 from loadgen.sending.request_table import LogTable
-from loadgen.sending.shard import Shard, run_shard
+from loadgen.sending.send_loop import Shard
+from loadgen.sending.worker import run_shard
 from loadgen.status import OK
 from loadgen.wire.load_wire import Finished
 

@@ -18,7 +18,7 @@ from waiting import wait_until
 
 from loadgen.errors import PayloadError, TargetRefused
 from loadgen.sending.generator import LoadGenerator
-from loadgen.sending.shared_memory import PREFIX, SHARED, SharedInputs, with_memory_key
+from loadgen.sending.shared_memory import PREFIX, SHARED, shared_inputs, with_memory_key
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.payloads import grpc_request, http_request, raw_inputs, request_tensors
@@ -99,18 +99,16 @@ def test_the_server_reads_the_inputs_where_they_are(tmp_path: Path, protocol: st
         info = read_model_info(target)
         shapes = {tensor.name: (9,) for tensor in info.inputs if tensor.shape.count(-1) > 1}
         pool = request_tensors(info, Payload(shapes=shapes, batch_size=2))[:5]
-        shared = SharedInputs.of(target, [raw_inputs(info, tensors) for tensors in pool])
-        assert regions(endpoint) == [shared.region]  # the server's, and no file that could be left behind
         answers = []
-        for tensors, places in zip(pool, shared.places, strict=True):
-            sent, there = request_of(target, info, tensors), request_of(target, info, tensors, places)
-            assert len(there) < 1000
-            answers.append(answered(target, there))
-            assert answers[-1] == answered(target, sent)
+        with shared_inputs(target, [raw_inputs(info, tensors) for tensors in pool]) as shared:
+            assert len(regions(endpoint)) == 1  # the server's, and no file that could be left behind
+            for tensors, places in zip(pool, shared, strict=True):
+                sent, there = request_of(target, info, tensors), request_of(target, info, tensors, places)
+                assert len(there) < 1000
+                answers.append(answered(target, there))
+                assert answers[-1] == answered(target, sent)
         assert len(set(answers)) > 1
-        shared.close()
         wait_until(lambda: regions(endpoint) == [])  # the server may not be done with the last request
-        shared.close()
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -135,8 +133,11 @@ def test_memory_that_runs_out_is_an_error_that_leaves_nothing_behind(tmp_path: P
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
         try:
-            with pytest.raises(PayloadError, match="The 2,000,000 bytes of the inputs") as caught:
-                SharedInputs.of(target, [{"image": bytes(2_000_000)}])
+            with (
+                pytest.raises(PayloadError, match="The 2,000,000 bytes of the inputs") as caught,
+                shared_inputs(target, [{"image": bytes(2_000_000)}]),
+            ):
+                pass
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert str(caught.value).endswith("larger, or leave --shared-memory out.")
@@ -147,8 +148,11 @@ def test_a_server_that_does_not_see_the_memory_says_so(tmp_path: Path) -> None:
     engine = cnn_engine(tmp_path)
     with serving(tmp_path, engine) as endpoint, LoadGenerator() as generator:
         nowhere = Target(url=f"{endpoint.url('http')}/elsewhere", model_name=engine.model_name)
-        with pytest.raises(TargetRefused, match=r"does not take shared memory.*\n.*docker run --ipc host"):
-            SharedInputs.of(nowhere, [{"image": bytes(8)}])
+        with (
+            pytest.raises(TargetRefused, match=r"does not take shared memory.*\n.*docker run --ipc host"),
+            shared_inputs(nowhere, [{"image": bytes(8)}]),
+        ):
+            pass
         with pytest.raises(TargetRefused):
             generator.run(nowhere, LoadPlan(rate_per_s=5, duration_s=1, seed=1), payload=SHARED_PAYLOAD)
     assert files_left() == []
@@ -156,5 +160,8 @@ def test_a_server_that_does_not_see_the_memory_says_so(tmp_path: Path) -> None:
 
 def test_memory_is_not_shared_with_another_machine() -> None:
     target = Target(url="http://192.0.2.1:8000", model_name="model")
-    with pytest.raises(PayloadError, match=r"192\.0\.2\.1 is not this machine"):
-        SharedInputs.of(target, [{"image": np.zeros(4, np.float32).tobytes()}])
+    with (
+        pytest.raises(PayloadError, match=r"192\.0\.2\.1 is not this machine"),
+        shared_inputs(target, [{"image": np.zeros(4, np.float32).tobytes()}]),
+    ):
+        pass

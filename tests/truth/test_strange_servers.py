@@ -17,8 +17,10 @@ from loadgen.measurement.request_log import Measurement
 from loadgen.measurement.result import circumstances_of, measurement_of
 from loadgen.measurement.server_stats import read_statistics, statistics_remarks, timings_between
 from loadgen.records.record import LoadTestRecord
+from loadgen.sending.prepared import PreparedTarget
 from loadgen.sending.request_table import own_table
-from loadgen.sending.shard import PreparedTarget, Shard, run_shard
+from loadgen.sending.send_loop import Shard
+from loadgen.sending.worker import run_shard
 from loadgen.spec.plan import LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.wire import questions

@@ -99,12 +99,12 @@ def test_help_shows_what_most_runs_need_and_help_all_the_rest(
     run, options = run_command, dict(OPTIONS)
     if command == "loadtest":
         run, options = loadgen.cli.run_command, dict(loadgen.cli.OPTIONS)
-    flags = {one.flag: one for one in options.values() if not one.declared.argument}
+    flags = {one.flag: one for one in options.values() if not one.argument}
     shown = {}
     for flag in ("--help", "--help-all"):
         assert run([flag]) == 0
         shown[flag] = set(re.findall(r"^[│|] +(--[a-z0-9-]+)", capsys.readouterr().out, re.M)) & flags.keys()
-    common = {flag for flag, one in flags.items() if one.declared.common}
+    common = {flag for flag, one in flags.items() if one.common}
     assert shown == {"--help": common, "--help-all": flags.keys()}
     assert 10 < len(common) < 20
 

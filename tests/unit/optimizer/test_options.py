@@ -76,7 +76,7 @@ def config_of(words: list[str]) -> OptimizeConfig:
 def test_every_field_of_the_configuration_has_its_options() -> None:
     assert {one.field for one in KEPT.values()} == {one.name for one in fields(OptimizeConfig)} - {"origins"}
     assert {name for name, one in KEPT.items() if one.field == "limits"} == QUANTILES.keys()
-    assert REPEATED.keys() == {name for name, one in KEPT.items() if one.declared.show is not None}
+    assert REPEATED.keys() == {name for name, one in KEPT.items() if one.show is not None}
 
 
 @pytest.mark.parametrize("name", REPEATED)

@@ -6,8 +6,8 @@ from load_records import capacity, load, measurement, record
 from simulated_queues import log_of
 from virtual_load_test import order_of
 
-from loadgen.command.baseline import compare, read_baseline
 from loadgen.command.measure import load_record
+from loadgen.command.verdict import compare, read_baseline
 from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
 from loadgen.records.comparison import ratio_bounds

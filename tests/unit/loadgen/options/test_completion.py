@@ -14,7 +14,7 @@ import typer.main
 
 import loadgen.cli
 import optimizer.cli
-from loadgen.options.completion import completion_script
+from loadgen.options.command import completion_script
 from optimizer.call_options import OPTIONS
 
 

@@ -10,7 +10,7 @@ import pytest
 from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Close, Strange, grpc_answer, http_answer, serving
 
 from loadgen.errors import PayloadError, TargetRefused, TargetUnreachable
-from loadgen.sending.shard import PreparedTarget, wait_ready
+from loadgen.sending.prepared import PreparedTarget, wait_ready
 from loadgen.spec.plan import Payload, Streamed
 from loadgen.spec.target import Target
 from loadgen.wire.poller import Poller

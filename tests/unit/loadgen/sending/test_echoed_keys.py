@@ -12,7 +12,7 @@ from http_stub import answering
 
 from loadgen.errors import TargetRefused
 from loadgen.measurement.server_stats import read_statistics
-from loadgen.sending.shard import PreparedTarget
+from loadgen.sending.prepared import PreparedTarget
 from loadgen.spec.plan import Payload, Streamed
 from loadgen.spec.target import Target, stranger_text
 from loadgen.wire.poller import Poller

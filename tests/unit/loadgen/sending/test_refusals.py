@@ -8,7 +8,7 @@ import pytest
 from http_stub import answering
 
 from loadgen.errors import TargetRefused
-from loadgen.sending.shard import PreparedTarget
+from loadgen.sending.prepared import PreparedTarget
 from loadgen.spec.plan import Payload, Streamed
 from loadgen.spec.target import Target
 from loadgen.wire.poller import Poller

@@ -8,7 +8,7 @@ import pytest
 from virtual_server import BEGIN_NS, MS, VirtualServer
 
 from loadgen.sending.request_table import LogTable, own_table
-from loadgen.sending.send_loop import ClosedLoop, SendLoop
+from loadgen.sending.send_loop import ClosedLoop, SendLoop, Shard
 from loadgen.status import CLOSED, OK, TIMED_OUT
 from loadgen.wire.poller import Poller
 
@@ -27,8 +27,9 @@ def carried_out(
     **options: Any,
 ) -> SendLoop:
     """Let a loop of some kind work on a table until all is answered; return the loop."""
-    common = {"table": table, "part": part, "parts": parts, "timeout_ns": timeout_ms * MS, "tick": tick}
-    loop = kind(**common, wire=server, poller=cast("Poller", server), clock=server, **options)
+    rules = {"rate_per_s": None, "limit_ms": None, "duration_s": 1.0} | options
+    shard = Shard(part=part, parts=parts, timeout_s=timeout_ms / 1e3, **rules)
+    loop = kind(shard, table, server, cast("Poller", server), tick, server)
     server.finished = loop.finished
     loop.run(BEGIN_NS)
     return loop
@@ -149,7 +150,7 @@ def test_a_stop_sends_what_was_due_and_nothing_after_it() -> None:
 def test_a_user_asks_again_as_soon_as_the_answer_is_read_and_none_after_the_time() -> None:
     """Two users; to read an answer takes 1 ms, and it counts from when it came."""
     table, server = own_table(20), VirtualServer(lambda row: 30 * MS, read_ns=MS)
-    loop = carried_out(ClosedLoop, server, table, concurrency=2, duration_ns=100 * MS)
+    loop = carried_out(ClosedLoop, server, table, concurrency=2, duration_s=0.1)
     assert (table.scheduled_ns[:8] // MS).tolist() == [0, 0, 31, 32, 62, 63, 93, 94]
     assert table.sent_ns[:8].tolist() == np.maximum(table.scheduled_ns[:8], 1).tolist()
     assert (table.done_ns[:8] / MS).tolist() == [30, 30, 61, 62, 92, 93, 123, 124]
@@ -167,7 +168,7 @@ def test_a_closed_loop_ends_when_the_table_is_full_or_it_is_stopped(rows: int, s
         table,
         tick=lambda now_ns, _: now_ns > stop_ms * MS,
         concurrency=1,
-        duration_ns=10_000 * MS,
+        duration_s=10.0,
     )
     assert loop.rows_sent == left
     assert np.flatnonzero(table.done_ns).tolist() == list(range(left))

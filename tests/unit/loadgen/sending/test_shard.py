@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.sending.backlog import BacklogRule
+from loadgen.sending.worker import BacklogRule
 
 TICK_NS = 50_000_000
 

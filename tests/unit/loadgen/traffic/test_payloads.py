@@ -12,7 +12,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from loadgen.errors import PayloadError
 from loadgen.json_values import Unusable
-from loadgen.sending.messages import PAYLOAD
+from loadgen.sending.children import PAYLOAD
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo, Tensor, model_info

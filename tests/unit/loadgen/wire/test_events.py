@@ -9,7 +9,7 @@ import pytest
 from loadgen.errors import MalformedAnswer
 from loadgen.spec.plan import Streamed
 from loadgen.status import CUT_OFF, NO_STREAM, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
-from loadgen.wire.events import Event, EventParser, Reply
+from loadgen.wire.stream_wire import Event, EventParser, Reply
 
 ASKED = Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1)
 ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}

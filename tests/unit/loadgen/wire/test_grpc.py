@@ -13,8 +13,8 @@ from wire_benches import GrpcBench, grpc_answer, widen
 
 from loadgen.status import MALFORMED, OK, outcome_of_grpc
 from loadgen.traffic.model_info import Tensor
-from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http2_frames import INITIAL_WINDOW
+from loadgen.wire.http2_sending import grpc_message
 
 
 @pytest.fixture

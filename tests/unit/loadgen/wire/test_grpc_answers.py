@@ -7,8 +7,8 @@ from wire_benches import GrpcBench, grpc_answer
 
 from loadgen.spec.target import Target
 from loadgen.status import MALFORMED, OK, outcome_name, outcome_of_grpc, outcome_of_http
-from loadgen.wire.grpc_call import INFER, grpc_head, grpc_message, status_of
 from loadgen.wire.http2_frames import DATA, HEADERS, HeaderDecoder, block_of, frame
+from loadgen.wire.http2_sending import INFER, grpc_head, grpc_message, status_of
 from loadgen.wire.poller import READ, WRITE
 
 STATUS = (b":status", b"200")

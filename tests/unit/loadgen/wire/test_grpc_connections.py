@@ -9,7 +9,6 @@ import pytest
 from wire_benches import GrpcBench, grpc_answer
 
 from loadgen.status import CLIENT_LIMIT, CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_name
-from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http2_frames import (
     DATA,
     GOAWAY,
@@ -18,6 +17,7 @@ from loadgen.wire.http2_frames import (
     SETTINGS,
     frame,
 )
+from loadgen.wire.http2_sending import grpc_message
 from loadgen.wire.poller import READ, WRITE
 
 RESET = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")

@@ -8,7 +8,6 @@ from memory_wire import HEAD, Memory
 from wire_benches import Http2Bench, settings_frame, widen
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import (
     ACK,
@@ -30,6 +29,7 @@ from loadgen.wire.http2_frames import (
     frame,
     request_head,
 )
+from loadgen.wire.http2_sending import grpc_message
 from loadgen.wire.sockets import ReadBuffer
 
 STATUS = block_of([(b":status", b"200")])

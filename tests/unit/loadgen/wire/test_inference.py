@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from loadgen.errors import TargetRefused
 from loadgen.spec.target import Target
 from loadgen.traffic.payloads import Tensors
-from loadgen.wire.grpc_call import grpc_message
+from loadgen.wire.http2_sending import grpc_message
 from loadgen.wire.inference import infer
 from loadgen.wire.questions import read_model_info
 

@@ -13,10 +13,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from loadgen.errors import LoadError, PayloadError, TargetRefused
 from loadgen.measurement.server_stats import read_statistics
-from loadgen.sending.shard import PreparedTarget
+from loadgen.sending.prepared import PreparedTarget
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
-from loadgen.wire.grpc_call import grpc_message
+from loadgen.wire.http2_sending import grpc_message
 from loadgen.wire.poller import Poller
 
 JSON = Payload(format="json")

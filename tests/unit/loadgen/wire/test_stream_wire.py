@@ -10,9 +10,8 @@ from memory_wire import Addresses, Memory, Watched, connect
 from loadgen.spec.plan import Streamed
 from loadgen.status import MALFORMED, OK
 from loadgen.wire import addresses as wire_addresses
-from loadgen.wire.events import Reply
 from loadgen.wire.poller import READ, Poller
-from loadgen.wire.stream_wire import StreamWire
+from loadgen.wire.stream_wire import Reply, StreamWire
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WORD = {"choices": [{"delta": {"content": "word"}, "finish_reason": None}]}

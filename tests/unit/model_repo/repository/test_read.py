@@ -7,7 +7,7 @@ import engines
 import pytest
 
 from model_repo.repository.config_pbtxt import render_config_pbtxt
-from model_repo.repository.read import NotOurRepository, serving_config_from_repository
+from model_repo.repository.read import NotOurRepository, engine_from_repository
 from model_repo.repository.write import write_repository
 from model_repo.spec import Engine, Runtime, ServingConfig
 
@@ -20,8 +20,8 @@ MAKERS = (
 )
 
 
-def read(model_dir: Path) -> ServingConfig:
-    return serving_config_from_repository(model_dir, backend="onnxruntime", precision="fp32")
+def read(model_dir: Path) -> Engine:
+    return engine_from_repository(model_dir, backend="onnxruntime", precision="fp32")
 
 
 def written(tmp_path: Path, engine: Engine, **changes: Any) -> tuple[ServingConfig, Path]:
@@ -41,9 +41,8 @@ def written(tmp_path: Path, engine: Engine, **changes: Any) -> tuple[ServingConf
 def test_what_was_written_comes_back(tmp_path: Path, make: Any) -> None:
     config, model_dir = written(tmp_path, make(tmp_path))
     back = read(model_dir)
-    files = dict(back.engine.files)
-    assert files[back.engine.model_file].parent == model_dir / "1"
-    assert dataclasses.replace(back, engine=dataclasses.replace(back.engine, files=config.engine.files)) == config
+    assert dict(back.files)[back.model_file].parent == model_dir / "1"
+    assert dataclasses.replace(back, files=config.engine.files) == config.engine
 
 
 @pytest.mark.parametrize("runtime", ["python", "native"])
@@ -52,7 +51,8 @@ def test_a_batch_axis_that_triton_does_not_add_renders_the_same(tmp_path: Path, 
         tmp_path, engines.cnn_engine(tmp_path), max_batch_size=0, dynamic_batching=False, instance_count=1,
         max_queue_delay_us=0, preferred_batch_sizes=(),
     )  # fmt: skip
-    assert render_config_pbtxt(read(model_dir), runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
+    back = dataclasses.replace(config, engine=read(model_dir))
+    assert render_config_pbtxt(back, runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,17 @@ def test_a_gpu_engine_comes_back_without_our_code(tmp_path: Path) -> None:
         write_repository(model_dir.parent, config, runtime=runtime)
         code = {path.name for path in (model_dir / "1").iterdir()}
         assert ("tritune_gpu" in code, "slots_model.py" in code) == (True, runtime == "slots")
-        back = serving_config_from_repository(model_dir, backend="tensorrt", precision="fp32")
-        assert dict(back.engine.files).keys() == {"model.plan"}
+        back = engine_from_repository(model_dir, backend="tensorrt", precision="fp32")
+        assert dict(back.files).keys() == {"model.plan"}
+    again = dataclasses.replace(config, engine=back)
     for runtime in ("python", "native"):
-        assert render_config_pbtxt(back, runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
+        assert render_config_pbtxt(again, runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
 
 
 def test_external_data_belongs_to_the_engine(tmp_path: Path) -> None:
     _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
     Path(model_dir / "1" / "weights-0.bin").write_bytes(b"0")
-    assert dict(read(model_dir).engine.files).keys() == {"model.onnx", "weights-0.bin"}
+    assert dict(read(model_dir).files).keys() == {"model.onnx", "weights-0.bin"}
 
 
 def test_a_file_that_we_do_not_write_is_named(tmp_path: Path) -> None:
