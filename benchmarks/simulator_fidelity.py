@@ -38,8 +38,8 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.spec.target import Target
-from loadgen.statistics.capacity import find_capacity
-from loadgen.statistics.capacity_fit import Probe, fit_capacity
+from loadgen.statistics.find_capacity import find_capacity
+from loadgen.statistics.probe import Probe
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import Server, serve
 from model_repo.spec import Engine, ServingConfig
@@ -212,22 +212,21 @@ def compared(bench: Bench, model: str, setting: Setting, done: list[dict[str, An
         start_rate_per_s=max(predicted, 1.0),
         resolution=RESOLUTION,
     )
-    readings = [seen.reading for seen in found.probes if not seen.problems]
-    # Without the caution that a certified rate needs: the middle of the readings.
-    knee = fit_capacity(readings) if any(reading.headroom > 0 for reading in readings) else None
-    _, log = min(bench.runs, key=lambda run: abs(math.log(run[0] / (knee.rate_per_s if knee else predicted))))
+    # Without the caution that a certified rate needs: the middle of what is known.
+    middle_per_s = None if found.known is None else found.known.quantile(0.5)
+    _, log = min(bench.runs, key=lambda run: abs(math.log(run[0] / (middle_per_s or predicted))))
     slowdown = replayed_slowdown(server, log.scheduled_ns / 1e9, log.latency_ns / 1e9)
     return {
         "kind": "rate",
         "model": model,
         "setting": asdict(setting),
         "predicted_per_s": predicted,
-        "measured_per_s": None if knee is None or found.rate_per_s is None else knee.rate_per_s,
-        "measured_error": None if knee is None else knee.error,
+        "measured_per_s": middle_per_s,
+        "measured_error": None if found.known is None else found.known.error,
         "outcome": found.outcome,
         "slowdown": slowdown,  # of the run nearest to the limit
         "load_s": found.load_s,
-        "probes": [[reading.rate_per_s, reading.headroom, reading.error] for reading in readings],
+        "probes": [[seen.rate_per_s, seen.verdict.violations, seen.verdict.n] for seen in found.probes],
         "problems": sorted({problem for seen in found.probes for problem in seen.problems}),
     }
 

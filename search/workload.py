@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.plan import Arrivals, LoadPlan
-from loadgen.statistics.capacity import Watch
+from loadgen.statistics.probe import Watch
 from loadgen.traffic.arrivals import schedule
 from search.arrays import Floats
 from search.records.slo import WorkloadRecord

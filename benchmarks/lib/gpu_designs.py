@@ -112,7 +112,7 @@ def serve_one(
     from loadgen.sending.generator import LoadGenerator
     from loadgen.spec.plan import ClosedLoopPlan, Payload
     from loadgen.spec.target import Target
-    from loadgen.statistics.capacity import find_capacity
+    from loadgen.statistics.find_capacity import find_capacity
     from model_repo.repository.config_pbtxt import graph_batch_sizes
     from model_repo.server.options import ServerOptions
     from model_repo.server.triton import serve
@@ -172,9 +172,7 @@ def serve_one(
                 probes = []
 
                 def on_probe(seen: Any) -> None:
-                    probes.append(
-                        (seen.rate_per_s, seen.verdict.latency_ms, seen.reading.met, list(seen.problems))
-                    )
+                    probes.append((seen.rate_per_s, seen.verdict.latency_ms, seen.met, list(seen.problems)))
                     note(
                         f"  {seen.rate_per_s:,.0f}/s: p99 {seen.verdict.latency_ms:.1f} ms "
                         + " ".join(seen.problems)

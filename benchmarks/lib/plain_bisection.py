@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadgen.measurement.request_log import RequestLog
-from loadgen.statistics.capacity import Measure
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Measure, Probe
 from loadgen.statistics.slo_test import Verdict, certify
 from search.records.slo import Slo
 

@@ -20,25 +20,22 @@ from loadgen.spec.limits import LatencyLimit, StreamLimit
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
 from loadgen.spec.target import without_secrets
-from loadgen.statistics.capacity import CapacityEstimate, find_capacity
-from loadgen.statistics.capacity_fit import Probe, ProbeResult
 from loadgen.statistics.checks import judge
 from loadgen.statistics.confirm import Attempt, Confirmation, confirm
+from loadgen.statistics.find_capacity import CapacityEstimate, find_capacity
+from loadgen.statistics.probe import Probe, ProbeResult
 from loadgen.statistics.slo_test import Verdict
 from loadgen.wire.in_front import LIMIT
 
 SEARCH_SHARE = 0.5
-"""This share of the budget goes into the search; the rest goes into the confirmation."""
+"""At most this share of the budget goes into the search; the rest goes into the confirmation."""
 
-_LOWEST_SHARE = 0.5  # of the estimate: a confirmation below would mean that the search was wrong
+RESOLUTION = 0.1
+"""The search ends when the capacity is known to 10 %: what is confirmed shows the rest."""
 
 _STREAMS_AT_ONCE = 4
 """A search for streams, whose replies take seconds and share a server, begins with this many at once: with the
 rare requests with which others begin, the first probe alone would take 20 s."""
-
-_OF_A_STREAM_SEARCH = 0.9
-"""The confirmation of streams begins at 90 % of the estimate: near saturation, probes are too short to see a queue
-grow, and attempts at too high a rate take most of the seconds."""
 
 
 def highest_rate(
@@ -58,19 +55,20 @@ def highest_rate(
         budget_s=SEARCH_SHARE * budget_s,
         seed=order.plan.seed,
         start_rate_per_s=order.plan.rate_per_s if order.first_rate_known else at_first,
+        resolution=RESOLUTION,
         stop=bench.ended,
         on_probe=bench.on_probe,
     )
     confirmation = None
-    if estimate.rate_per_s is not None and not bench.ended():
+    if estimate.known is not None and not bench.ended():
         confirmation = confirm(
             bench,
-            estimate.rate_per_s * (_OF_A_STREAM_SEARCH if streams else 1.0),
-            limits=(limit,),
+            estimate.known,
+            estimate.steady,
+            limit=limit,
             confidence=order.limits.confidence,
             budget_s=budget_s - estimate.load_s,
             seed=order.plan.seed + 1,
-            floor_per_s=_LOWEST_SHARE * estimate.rate_per_s,
             stop=bench.ended,
             on_attempt=bench.on_attempt,
         )
@@ -88,7 +86,7 @@ def highest_rate(
 
 @dataclass(slots=True, kw_only=True)
 class _Bench:
-    """Measures for the search (`loadgen.statistics.capacity.Measure`), and shows what it does."""
+    """Measures for the search (`loadgen.statistics.probe.Measure`), and shows what it does."""
 
     order: LoadTest
     plan: LoadPlan
@@ -215,7 +213,7 @@ def _unconfirmed(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: 
 
 def _slower_when_idle(limit: LatencyLimit, probes: Sequence[ProbeResult]) -> str:
     """Return that lower rates are not covered, if those that were probed did not meet the limit; else empty."""
-    lowest_met = min((one.rate_per_s for one in probes if one.reading.met), default=0.0)
+    lowest_met = min((one.rate_per_s for one in probes if one.met), default=0.0)
     slow = [one for one in probes if not one.problems and one.rate_per_s < lowest_met]
     if not slow:
         return ""
@@ -259,7 +257,7 @@ def _word(seen: ProbeResult | Attempt) -> str:
         return "confirmed"
     if seen.overloaded or seen.verdict.answer != "inconclusive" or isinstance(seen, Attempt):
         return "overloaded" if seen.overloaded else seen.verdict.answer
-    return "looks met" if seen.reading.met else "looks violated"
+    return "looks met" if seen.met else "looks violated"
 
 
 def _p_text(verdict: Verdict, limit: LatencyLimit) -> str:

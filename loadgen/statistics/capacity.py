@@ -1,349 +1,194 @@
-"""Find the highest request rate that meets the latency limits, in as few seconds of load as possible."""
+"""What is known of a server's capacity, the highest rate that keeps the latency limit: a posterior on a grid.
+
+This is threshold estimation as in psychophysics (Watson & Pelli 1983, QUEST; Kontsevich & Tyler 1999, the psi
+method): the stimulus is the rate, the threshold is the capacity, and the response is the share of late requests.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from loadgen.measurement.request_log import RequestLog, none_if_not_finite
-from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity_fit import (
-    CapacityFit,
-    HeadroomEstimate,
-    Probe,
-    ProbeResult,
-    evaluate_probe,
-    fit_capacity,
-)
-from loadgen.statistics.slo_test import certify_each, combined_answer
+import numpy as np
+from numpy.typing import NDArray
 
-Watch: TypeAlias = "Callable[[RequestLog], bool]"
-"""Called about every 0.5 s with the log so far; ends the run by returning True."""
+from loadgen.statistics.dependence import ONE_SIDED_95
+from loadgen.statistics.probe import ProbeResult
+from loadgen.statistics.sequential import log_evidence_below
 
-Outcome = Literal["found", "too_slow", "gave_up", "untrusted", "out_of_budget"]
-
-_STEP_DOWN = 0.25
-_STEP_UP = 4.0
-_FASTER = 0.8  # of the median, or of the share of late requests: less is a server that is faster when busier
-_BELOW_SATURATION = 0.9
-_MIN_PROBE_S = 0.5
-_LONE_REQUESTS = 8
-_MEANINGLESS = 100.0
-"""An upper bound over 100 times the highest rate tried is dropped: it means nothing and may overflow a file."""
+Floats = NDArray[np.float64]
 
 CAUTION = 0.5
-"""The reported rate is 0.5 standard errors below the estimate."""
+"""Reported rates are 0.5 standard errors below the estimate."""
 
 
-class Measure(Protocol):
-    """Sends Poisson load at a rate; `watch` is called about every 0.5 s and ends the run by returning True."""
-
-    def __call__(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
-        """Return the requests of the run, all ended."""
-        ...
+def bounds(rate_per_s: float, error: float) -> tuple[float, float]:
+    """Return bounds of a rate that each hold with 95 %; `error` is the standard error of ln(rate)."""
+    factor = math.exp(ONE_SIDED_95 * error)
+    return rate_per_s / factor, rate_per_s * factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityEstimate:
-    """The capacity, or the reason why there is none.
+class Response:
+    """How the share of late requests depends on the rate, before anything is seen."""
 
-    `rate_per_s` is slightly pessimistic; `lower_per_s` and `upper_per_s` each hold with about 95 %, less often if
-    the seconds ran out. All three are None unless `outcome` is "found", with the exceptions below; an upper bound
-    far above every rate that was tried is None too.
-    "too_slow": even requests so rare that they hardly ever queue violate the limit. "gave_up": the rate to beat is
-    out of reach, see `upper_per_s`. "untrusted": the client could not send the load, twice in a row; `lower_per_s`
-    is the highest rate that seemed to meet the limit before. `lone_latency_ms` is the median latency of requests
-    that do not queue, if any were sent.
-    """
+    spread: float = 2.0
+    """The capacity is Laplace distributed around the first guess, in ln: if all rates up to one were met, half of
+    what is left is above 4 times (e ^ (2 ln 2)) that rate."""
 
-    outcome: Outcome
-    reason: str
-    rate_per_s: float | None
-    lower_per_s: float | None
-    upper_per_s: float | None
-    lone_latency_ms: float | None
-    probes: tuple[ProbeResult, ...]
-    load_s: float
+    steepest: float = 128.0
+    """The share of late requests grows with the rate to a power between 1 and this."""
 
+    power_spread: float = 1.0
+    """ln(power) is normal with this deviation around that of an M/M/1 queue at capacity: the requests that arrive
+    within the limit."""
 
-def find_capacity(
-    measure: Measure,
-    *,
-    limits: tuple[LatencyLimit, ...],
-    budget_s: float,
-    seed: int,
-    start_rate_per_s: float | None = None,
-    alone_ms: float = 0.0,
-    give_up_below_per_s: float | None = None,
-    resolution: float = 0.02,
-    stop: Callable[[], bool] = lambda: False,
-    on_probe: Callable[[ProbeResult], object] = id,
-) -> CapacityEstimate:
-    """Probe rates until the capacity is known to within `resolution`, the standard error of its logarithm.
+    saturated: float = 0.3
+    """An overloaded server shows its throughput. ln(throughput / capacity) is exponential with this mean."""
 
-    `start_rate_per_s` is a guess of the capacity; without it, or if one user's requests take `alone_ms`, over the
-    limit, the first probe sends requests that hardly queue. `give_up_below_per_s`, the rate to beat, is probed
-    first. `stop` is called between and within probes. All `limits` have to be met.
-    """
-    search = _Search(
-        measure=measure,
-        limits=limits,
-        alone_ms=alone_ms,
-        budget_s=budget_s,
-        seed=seed,
-        to_beat=give_up_below_per_s,
-        resolution=resolution,
-        stop=stop,
-        on_probe=on_probe,
-    )
-    guess = start_rate_per_s if alone_ms <= search.limit_ms else None
-    search.probe(give_up_below_per_s or guess or search.lone_rate_per_s)
-    while (answer := search.answer()) is None:
-        search.probe(search.next_rate())
-    return answer
+    answers_all: float = 0.95
+    """A server that answers this share of the rate is not saturated."""
+
+    lapse: float = 0.01
+    """The probability that a run shows something else: the machine stood still for a moment, a burst was luck."""
+
+    span: float = 14.0
+    step: float = 0.005
+    """The grid reaches so far to both sides of the first guess, in ln, in such steps."""
+
+    powers: int = 12
 
 
-@dataclass(slots=True, kw_only=True)
-class _Search:
-    measure: Measure
-    limits: tuple[LatencyLimit, ...]
-    alone_ms: float
-    budget_s: float
-    seed: int
-    to_beat: float | None
-    resolution: float
-    stop: Callable[[], bool]
-    on_probe: Callable[[ProbeResult], object]
-    seen: list[ProbeResult] = field(default_factory=list)
+USUAL_RESPONSE = Response()
 
-    @property
-    def limit_ms(self) -> float:
-        """The longest of the limits."""
-        return max(limit.limit_ms for limit in self.limits)
 
-    @property
-    def lone_rate_per_s(self) -> float:
-        """A rate at which a server that answers within the limit, or `alone_ms`, is idle for 3/4 of the time."""
-        return 250.0 / max(self.limit_ms, self.alone_ms)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Capacity:
+    """A distribution of ln(capacity), and of the power with which the share of late requests grows."""
 
-    @property
-    def warmup_s(self) -> float:
-        return max(1.0, 3e-3 * self.limit_ms)
+    ln_rates: Floats  # (rates,)
+    powers: Floats  # (powers,)
+    log_weights: Floats  # (powers, rates), not normalized
+    response: Response = USUAL_RESPONSE
+    _weights: list[Floats] = field(default_factory=list)
 
-    @property
-    def trusted(self) -> list[ProbeResult]:
-        return [seen for seen in self.seen if not seen.problems]
+    @classmethod
+    def guessed(cls, rate_per_s: float, limit_s: float, response: Response = USUAL_RESPONSE) -> Capacity:
+        """Return what is known before any load, from a guess."""
+        ln_rates = math.log(rate_per_s) + np.arange(-response.span, response.span, response.step)
+        powers = np.geomspace(1.0, response.steepest, response.powers)
+        usual = np.clip(ln_rates + math.log(limit_s), 0.0, math.log(response.steepest))
+        prior = -np.abs(ln_rates - math.log(rate_per_s)) / response.spread
+        prior = prior - ((np.log(powers)[:, None] - usual) / response.power_spread) ** 2 / 2
+        return cls(
+            ln_rates=ln_rates,
+            powers=powers,
+            log_weights=prior,
+            response=response,
+        )
 
-    @property
-    def counted(self) -> list[ProbeResult]:
-        """The trusted probes; without those below all that met the limit, if lone requests are too slow."""
-        lowest_met = min((seen.rate_per_s for seen in self.trusted if seen.reading.met), default=0.0)
-        return [seen for seen in self.trusted if seen.rate_per_s >= lowest_met or not self._too_slow()]
+    def updated(self, seen: ProbeResult) -> Capacity:
+        """Return what is known after a run.
 
-    @property
-    def readings(self) -> list[HeadroomEstimate]:
-        return [seen.reading for seen in self.counted]
-
-    def left_s(self) -> float:
-        return self.budget_s - sum(max(seen.load_s, _MIN_PROBE_S) for seen in self.seen)
-
-    def probe(self, rate_per_s: float) -> None:
-        """Send one probe, a short one if the limit is far away, and store its result."""
-        if self._near(rate_per_s):
-            judged_s = min(max(3.0, 40e-3 * self.limit_ms, 800 / rate_per_s), 10.0)
-        else:
-            judged_s = min(max(1.5, 100 / rate_per_s), 3.0)
-        judged_s = max(judged_s, _LONE_REQUESTS / rate_per_s)
-        duration_s = max(min(self.warmup_s + judged_s, self.left_s()), self.warmup_s + _MIN_PROBE_S)
-        probe = self.measure(rate_per_s, duration_s, self.seed + 7919 * len(self.seen), self._enough)
-        seen = evaluate_probe(probe, rate_per_s, self.limits)
-        self.seen.append(seen)
-        self.on_probe(seen)
-
-    def _enough(self, log: RequestLog) -> bool:
-        return self.stop() or combined_answer(certify_each(log, self.limits)) != "inconclusive"
-
-    def _near(self, rate_per_s: float) -> bool:
-        """True if the capacity is known to be somewhere near this rate."""
-        met, violated = self._met(), self._violated()
-        return bool(met) and bool(violated) and met[-1].rate_per_s > 0.7 * rate_per_s
-
-    def _met(self) -> list[HeadroomEstimate]:
-        """Return the readings that met the limit, by rate."""
-        return sorted((r for r in self.readings if r.met), key=lambda reading: reading.rate_per_s)
-
-    def _violated(self) -> list[HeadroomEstimate]:
-        """Return the readings that violated the limit, by rate."""
-        return sorted((r for r in self.readings if not r.met), key=lambda reading: reading.rate_per_s)
-
-    def next_rate(self) -> float:
-        """Return a rate between the highest that met the limit and the lowest that violated it, if known."""
-        if self.seen[-1].problems:
-            return self.seen[-1].rate_per_s
-        met, violated = self._met(), self._violated()
-        if not violated:
-            return self._further_up(max(self.readings, key=lambda reading: reading.rate_per_s))
-        if not met:
-            return (self._busier_per_s() if self._too_slow() else None) or self._further_down(violated)
-        return min(self._between(met, violated), self._saturation_per_s())
-
-    def _between(self, met: list[HeadroomEstimate], violated: list[HeadroomEstimate]) -> float:
-        """Return the fitted capacity; if the two rates are far apart, a rate just below saturation, if known."""
-        rate = fit_capacity(self.readings).rate_per_s
-        high, highest_met = violated[0].rate_per_s, met[-1].rate_per_s
-        low = max((r.rate_per_s for r in met if r.surely_met and r.rate_per_s < high), default=None)
-        if highest_met < high and (low is None or high / low > 1.2):
-            below_saturation = _BELOW_SATURATION * self._saturation_per_s()
-            if below_saturation < high / 1.02:
-                rate = below_saturation  # where the queue's end comes into sight
-        if low is not None and high / low > 1.2:
-            rate = min(max(rate, low * (high / low) ** 0.15), low * (high / low) ** 0.85)
-        return rate
-
-    @property
-    def _of_streams(self) -> bool:
-        return self.limits[0].kind == "attainment"
-
-    def _saturation_per_s(self) -> float:
-        # An overload of streams is stopped when its first replies have ended.
-        answered = (seen.answered_per_s for seen in self.counted if seen.overloaded and not self._of_streams)
-        return min((rate for rate in answered if rate > 0), default=math.inf)
-
-    def _further_up(self, highest: HeadroomEstimate) -> float:
-        """Step up, far if the limit is far. One request at a time already gives a rate of 1 / latency."""
-        # Times of streams hardly grow until the server is full; a step too far is soon seen.
-        far = highest.headroom > 3 or self._of_streams
-        least, most = (2.0, 4.0) if far else (1.3, 2.0) if highest.headroom > 1.5 else (1.1, 1.25)
-        alone_per_s = max((700.0 / seen.median_ms for seen in self.trusted if seen.median_ms > 0), default=0.0)
-        aim = 1.02 * fit_capacity(self.readings).rate_per_s if len(self.readings) > 1 else math.inf
-        rate = min(max(aim, least * highest.rate_per_s), most * highest.rate_per_s)
-        return max(rate, min(alone_per_s, 30 * highest.rate_per_s))
-
-    def _further_down(self, violated: list[HeadroomEstimate]) -> float:
-        lowest = violated[0]
-        if lowest.headroom == 0:
-            aim = _BELOW_SATURATION * self._saturation_per_s()
-        else:
-            aim = 0.98 * fit_capacity(self.readings).rate_per_s
-        least = 1.1 if len(violated) < 3 else 2.0  # guesses that were wrong again and again are given up
-        rate = min(max(aim, _STEP_DOWN * lowest.rate_per_s), lowest.rate_per_s / least)
-        return max(rate, self.lone_rate_per_s)
-
-    def answer(self) -> CapacityEstimate | None:
-        """Return the estimate once more load would not improve it, or the budget is spent."""
-        ended = self._settled()
-        if ended is None and (self.stop() or self.left_s() < self.warmup_s + 1.0):
-            ended = self._out_of_seconds()
-        return None if ended is None else self._estimate(*ended)
-
-    def _settled(self) -> tuple[Outcome, str] | None:
-        """Return outcome and reason if more load would not change them."""
-        if len(self.seen) > 1 and self.seen[-1].problems and self.seen[-2].problems:
-            return "untrusted", self.seen[-1].problems[0]
-        met, violated = self._met(), self._violated()
-        if not met and self._too_slow() and self._busier_per_s() is None:
-            limit = self._lone()[-1].verdict.limit
-            if limit.colocated is not None:
-                return "too_slow", f"no {limit.within}, even with hardly any other requests"
-            return "too_slow", f"requests failed or {limit.over} even if they hardly met"
-        if self.to_beat is not None and self._out_of_reach(self.to_beat):
-            return "gave_up", f"the limit is violated below {self.to_beat:,.4g}/s"
-        if met and violated and self._known(fit_capacity(self.readings)):
-            return "found", "the capacity was found"
-        return None
-
-    def _out_of_seconds(self) -> tuple[Outcome, str]:
-        if not self._met():
-            return "out_of_budget", "no rate that met the limit was seen in the seconds for it"
-        if not self._violated():
-            return "found", "no rate that violated the limit was seen in the seconds for it"
-        return "found", "the seconds for it ran out"
-
-    def _lone(self) -> list[ProbeResult]:
-        return [seen for seen in self.trusted if seen.rate_per_s <= 1.001 * self.lone_rate_per_s]
-
-    def _too_slow(self) -> bool:
-        """True if most lone requests are over the limit, or some in two runs: one outlier proves nothing."""
-        lone = self._lone()
-        over = [seen for seen in lone if not seen.verdict.latency_ms <= seen.verdict.limit.limit_ms]
-        return len(over) > 1 or any(not seen.median_ms <= self.limit_ms for seen in lone)
-
-    def _busier_per_s(self) -> float | None:
-        """Return a higher rate to try if lone requests are too slow; None if the server gets no faster.
-
-        Clocks that save power, and schedulers, make a server slower when it is idle; one user kept it busy.
+        The likelihood is that of a binomial number of late requests whose variance is inflated by their bursts
+        (quasi-likelihood: divided by the variance inflation, or by the requests of one limit if a run is too short
+        to tell). An overload says that the capacity is lower, and its throughput by how much. A run with problems
+        says nothing.
         """
-        lone = self._lone()[0]
-        above = [seen for seen in self.trusted if seen.rate_per_s > 1.001 * self.lone_rate_per_s]
-        overload_per_s = min((seen.rate_per_s for seen in above if seen.reading.headroom == 0), default=math.inf)
-        busy = [seen for seen in above if seen.rate_per_s < overload_per_s]
-        busiest = max(busy, key=lambda seen: seen.rate_per_s, default=lone)
-        rate = _STEP_UP * busiest.rate_per_s
-        if busiest is lone:
-            may_get_faster = self.alone_ms <= self.limit_ms and math.isfinite(lone.median_ms)
-            return rate if rate < overload_per_s and may_get_faster else None
-        faster = (
-            busiest.median_ms < _FASTER * lone.median_ms or busiest.verdict.share < _FASTER * lone.verdict.share
-        )
-        if rate >= overload_per_s:
-            rate = math.sqrt(busiest.rate_per_s * overload_per_s)
-        return rate if faster and rate > 1.3 * busiest.rate_per_s else None
+        if seen.problems:
+            return self
+        lapse = self.response.lapse
+        log_likelihood = np.logaddexp(self._log_likelihood(seen) + math.log1p(-lapse), math.log(lapse))
+        return replace(self, log_weights=self.log_weights + log_likelihood, _weights=[])
 
-    def _known(self, fit: CapacityFit) -> bool:
-        close = [r for r in self.readings if abs(math.log(r.rate_per_s / fit.rate_per_s)) < 0.1 and r.headroom > 0]
-        return fit.error <= self.resolution and len(close) >= 2
+    def _log_likelihood(self, seen: ProbeResult) -> Floats:
+        """Return ln of the likelihood; that of a number of late requests is 1 where it is highest."""
+        verdict, above = seen.verdict, math.log(seen.rate_per_s) - self.ln_rates
+        if seen.overloaded:
+            likelihood = np.where(above >= 0, 0.0, -math.inf)
+            # Streams end when they are stopped; a server that answers all is slow, not saturated.
+            streams = verdict.limit.kind == "attainment"
+            if not streams and 0 < seen.answered_per_s < self.response.answers_all * seen.rate_per_s:
+                below = math.log(seen.answered_per_s) - self.ln_rates
+                density = -below / self.response.saturated - math.log(self.response.saturated)
+                likelihood = likelihood + np.where(below >= 0, density, -math.inf)
+            return np.broadcast_to(likelihood, self.log_weights.shape)
+        most = (1 + verdict.limit.allowed) / 2
+        log_share = np.minimum(math.log(verdict.limit.allowed) + self.powers[:, None] * above, math.log(most))
+        late = min(verdict.violations, most * verdict.n)
+        together = max(1.0, seen.rate_per_s * verdict.limit.limit_ms / 1e3)
+        inflation = verdict.vif if math.isfinite(verdict.vif) else together
+        binomial = np.asarray(late * log_share + (verdict.n - late) * np.log1p(-np.exp(log_share))) / inflation
+        return np.asarray(binomial - binomial.max())
 
-    def _out_of_reach(self, to_beat: float) -> bool:
-        surely_violated = any(
-            seen.rate_per_s <= 1.001 * to_beat and seen.reading.headroom + 2 * seen.reading.error < 1
-            for seen in self.trusted
-        )
-        if surely_violated:
-            return True
-        useful = [reading for reading in self.readings if reading.headroom > 0]
-        return len(useful) > 1 and fit_capacity(self.readings).upper_per_s < to_beat
+    @property
+    def weights(self) -> Floats:
+        """The probabilities, shape (powers, rates)."""
+        if not self._weights:
+            weights = np.exp(self.log_weights - self.log_weights.max())
+            self._weights.append(np.asarray(weights / weights.sum()))
+        return self._weights[0]
 
-    def _ceiling_per_s(self) -> float:
-        """Return the lowest rate that surely violates the limit, if none above it met it; else inf."""
-        highest_met = max((reading.rate_per_s for reading in self._met()), default=0.0)
-        violated = (
-            seen.rate_per_s
-            for seen in self.trusted
-            if seen.overloaded or seen.reading.headroom + 2 * seen.reading.error < 1
-        )
-        return min((rate for rate in violated if rate > highest_met), default=math.inf)
+    def quantile(self, share: float) -> float:
+        """Return the rate below which the capacity is with this probability."""
+        summed = np.cumsum(self.weights.sum(axis=0))
+        return float(np.exp(self.ln_rates[min(int(np.searchsorted(summed, share)), len(summed) - 1)]))
 
-    def _estimate(self, outcome: Outcome, reason: str) -> CapacityEstimate:
-        met, lone = self._met(), self._lone()
-        rate = lower = upper = None
-        if outcome in ("found", "gave_up") and any(reading.headroom > 0 for reading in self.readings):
-            fit = fit_capacity(self.readings)
-            rate, lower, upper = (
-                fit.rate_per_s * math.exp(-CAUTION * fit.error),
-                fit.lower_per_s,
-                fit.upper_per_s,
-            )
-            if outcome == "gave_up":
-                rate = lower = None
-            elif not self._violated():  # what was never tried is not estimated
-                rate, lower = min(rate, met[-1].rate_per_s), min(lower, met[-1].rate_per_s)
-            elif met and rate >= self._ceiling_per_s():
-                # The headroom fell off a cliff, as with a saturated front end: a line does not fit.
-                rate = math.sqrt(met[-1].rate_per_s * self._ceiling_per_s())
-                lower, upper = min(lower, rate), self._ceiling_per_s()
-            if upper > _MEANINGLESS * max(reading.rate_per_s for reading in self.readings):
-                upper = None
-        elif outcome == "untrusted" and met:
-            lower = met[-1].rate_per_s
-        return CapacityEstimate(
-            outcome=outcome,
-            reason=reason,
-            rate_per_s=rate,
-            lower_per_s=lower,
-            upper_per_s=upper,
-            lone_latency_ms=none_if_not_finite(lone[-1].median_ms) if lone else None,
-            probes=tuple(self.seen),
-            load_s=sum(seen.load_s for seen in self.seen),
-        )
+    def below(self, rate_per_s: float) -> float:
+        """Return the probability that the capacity is below a rate."""
+        return float(self.weights.sum(axis=0)[self.ln_rates < math.log(rate_per_s)].sum())
+
+    @property
+    def error(self) -> float:
+        """The standard error of ln(capacity): half of the range that has 68 % of the probability."""
+        return math.log(self.quantile(0.84) / self.quantile(0.16)) / 2
+
+    def drawn(self, draws: int = 200) -> tuple[Floats, Floats]:
+        """Return equally likely values of ln(capacity) and the power, each of shape (draws,)."""
+        picked = np.searchsorted(np.cumsum(self.weights), (np.arange(draws) + 0.5) / draws)
+        powers, rates = np.unravel_index(np.minimum(picked, self.weights.size - 1), self.weights.shape)
+        return self.ln_rates[rates], self.powers[powers]
+
+    def best_test(
+        self, *, left_s: float, burst_s: float, allowed: float, confidence: float, held_per_s: float = 0.0
+    ) -> tuple[float, float]:
+        """Return the rate that is worth most as the next to be tested, and its worth, in requests per second.
+
+        A test that is met in t of the seconds left is worth what its rate is above the one that is held, times the
+        share of the seconds that is left then: one that takes all leaves no second attempt. How long it takes
+        follows from the share of late requests, which come in bursts of the requests of `burst_s` on average, at
+        least of one. No rate above the median is tested: it would rather not be met. Zeros: none is worth it.
+        """
+        ln_rates, powers = self.drawn()
+        median = float(np.median(ln_rates))
+        tested = np.linspace(median - 1.5, median, 150)[:, None]
+        share = np.exp(np.minimum(powers * (tested - ln_rates), 0.0))
+        shares, bursts = _bursts_needed(confidence)
+        needed = np.where(share < shares[-1], np.interp(share, shares, bursts), math.inf)
+        needed_s = needed * np.maximum(burst_s, np.exp(-tested)) / allowed
+        gain = np.exp(tested[:, 0]) - held_per_s
+        worth = gain * np.maximum(0.0, 1.0 - needed_s / left_s).mean(axis=1)
+        best = int(np.argmax(worth))
+        return (float(np.exp(tested[best, 0])), float(worth[best])) if worth[best] > 0 else (0.0, 0.0)
+
+
+@lru_cache(maxsize=8)
+def _bursts_needed(confidence: float) -> tuple[Floats, Floats]:
+    """Return shares of what is allowed, and how many bursts would be allowed until such a share is met.
+
+    The evidence (see `sequential`) depends on the numbers of bursts alone: seen, and allowed. It does not grow
+    beyond 91 % of what is allowed.
+    """
+    wanted, shares = -math.log1p(-confidence), np.linspace(0.0, 0.9, 91)
+    needed = []
+    for share in shares:
+        low, high = 0.0, 1.0
+        while log_evidence_below(share * high, high, 1.0, 1.0) < wanted:
+            low, high = high, 2 * high
+        for _ in range(30):
+            middle = (low + high) / 2
+            enough = log_evidence_below(share * middle, middle, 1.0, 1.0) >= wanted
+            low, high = (low, middle) if enough else (middle, high)
+        needed.append(high)
+    return shares, np.array(needed)

@@ -1,61 +1,24 @@
-"""Certify a rate with fresh arrivals, stepping down to lower rates until the SLO is met."""
+"""Certify a rate with fresh arrivals, each time the one that is worth most by what is known of the capacity."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
-
-import numpy as np
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity import Measure
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.capacity import Capacity
 from loadgen.statistics.dependence import least_burst
+from loadgen.statistics.probe import Measure, Probe, evaluate_probe
 from loadgen.statistics.sequential import log_evidence_below, requests_needed
 from loadgen.statistics.slo_test import (
     Verdict,
-    certify_each,
+    certify,
     combined_answer,
-    confidence_of_each,
     deciding_verdict,
 )
-
-_ENOUGH_ANSWERS = 20
-
-
-def served_per_s(log: RequestLog, limit_ms: float) -> float:
-    """Return responses per second from the first to the last late one; inf with fewer than 20 late responses.
-
-    A server that always has a backlog shows its throughput limit. One that is late now and then shows the rate of
-    the load, as it answers everything.
-    """
-    late_ns = log.done_ns[(log.latency_ns > limit_ms * 1e6) & ~log.failed]
-    if len(late_ns) < _ENOUGH_ANSWERS:
-        return math.inf
-    first, last = int(late_ns.min()), int(late_ns.max())
-    answered_ns = log.done_ns[~log.failed]
-    between = np.count_nonzero((answered_ns > first) & (answered_ns <= last))
-    return float(between) / ((last - first) / 1e9) if last > first else math.inf
-
-
-FIRST_SHARE = 0.985
-"""The first attempt uses 98.5 % of the estimated capacity."""
-
-_WHEN_INCONCLUSIVE, _WHEN_VIOLATED, _SMALLEST_STEP = 0.96, 0.92, 0.85
-"""Factors for the next rate: after an inconclusive attempt, after one that violated the SLO, and the lowest. Steps
-grow with each such attempt in a row, as the estimate was wrong or the server has become slower."""
-
-_LOWEST_AT_ONCE = 0.7
-
-OF_WHAT_IT_SERVED = 0.9
-"""After an attempt with a backlog, the next rate is at most 90 % of the throughput that the server showed: it may
-have become slower since the estimate, and small steps would take too long."""
-
-_HALF_FOR_BAD_LUCK = 0.5
-"""A rate may need half of the seconds left without any violation; with some it takes about twice that."""
 
 MAX_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
 """The certification is abandoned after 3 runs in a row, and 25 s of load in them, that measured the client: CPU
@@ -70,25 +33,24 @@ _LONGEST_BURSTS_WAITED_FOR = 16.0
 """Bursts count with at most 16 times the least burst for the share above: CPU contention makes bursts look longer,
 and the attempt would be judged too late."""
 
-_PATIENCE = 5.0
-"""An attempt that needs over 5 times the shortest run that can decide is too close to the capacity: a lower rate
-is tried."""
-
-_HOPELESS_FOR, _HOPELESS_MIN_S = 0.1, 1.0
-"""An attempt has to look hopeless for 10 % of the run so far, and 1 s: one look may see bursts of any length."""
-
-LOOKS_MET = 2
-"""A run ends as met after two looks in a row: at a single look, bursts may seem shorter than they are."""
+LOOKS_MET, LOOKS_HOPELESS = 2, 4
+"""A run ends as met after two looks in a row: at a single look, bursts may seem shorter than they are. It ends
+after four in a row at which it would not be met in its time, even if one burst was bad luck."""
 
 _LONGEST_OUTLOOK = 1e9
+
+
+LEAST_GAIN = 0.01
+"""After a rate is certified, a higher one is tried if 1 % is expected of that."""
+
+TOO_SHORT = "the seconds for it ran out before any rate surely met the SLO"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One confirmation run. One with `problems` decides nothing.
 
-    `verdict` is on the first limit, `others` on the others, which have to be met too. `served_per_s` is the rate
-    of responses while requests were late; inf if hardly any were.
+    `verdict` is on the first limit, `others` on the others, which have to be met too.
     """
 
     rate_per_s: float
@@ -97,7 +59,6 @@ class Attempt:
     overloaded: bool
     problems: tuple[str, ...]
     others: tuple[Verdict, ...] = ()
-    served_per_s: float = math.inf
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -136,50 +97,48 @@ class Confirmation:
 
 def confirm(
     measure: Measure,
-    rate_per_s: float,
+    known: Capacity,
+    seen: Verdict | None = None,
     *,
-    limits: tuple[LatencyLimit, ...],
+    limit: LatencyLimit,
     budget_s: float,
     seed: int,
     confidence: float = 0.95,
-    floor_per_s: float = 0.0,
     stop: Callable[[], bool] = lambda: False,
     on_attempt: Callable[[Attempt], object] = id,
 ) -> Confirmation:
-    """Certify the highest rate possible from 0.985 x `rate_per_s` on downwards, within `budget_s` of load.
+    """Certify a rate within `budget_s` of load, by what is known of the capacity and what `seen` shows of bursts.
 
-    Each rate gets fresh arrivals until the test decides, or until the rest of the budget would not be enough; then
-    a lower rate follows, down to `floor_per_s`. A run with problems is repeated, for 25 s. `confidence` is that of
-    all limits together.
+    Each attempt has fresh arrivals and the rate that is worth most (see `Capacity.best_test`), until the test
+    decides or another rate is worth more. What it shows is added to what is known. A run with
+    problems is repeated, for 25 s.
     """
     confirming = _Confirming(
         measure=measure,
-        limits=limits,
+        known=known,
+        burst_s=_burst_s(seen, limit, known.quantile(0.5)),
+        limit=limit,
         confidence=confidence,
         budget_s=budget_s,
         seed=seed,
         stop=stop,
         on_attempt=on_attempt,
     )
-    rate = FIRST_SHARE * rate_per_s
-    while True:
-        if stop() or confirming.left_s() < MIN_RUN_S + confirming.warmup_s:
-            return confirming.confirmation("the seconds for it ran out before any rate surely met the SLO")
-        if rate < floor_per_s:
-            return confirming.confirmation(f"no rate down to {floor_per_s:,.4g}/s met the SLO")
-        attempt = confirming.attempt(rate)
-        if attempt.met:
-            return confirming.confirmation(attempt.reason, met=attempt)
+    while not stop() and confirming.left_s() >= MIN_RUN_S + confirming.warmup_s:
+        attempt = confirming.attempt()
+        if attempt is None:
+            break
         if confirming.untrusted():
             return confirming.confirmation(attempt.problems[0])
-        if not attempt.problems:
-            rate *= _step_down(confirming.attempts, confirming.left_s())
+    return confirming.confirmation(TOO_SHORT)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Confirming:
     measure: Measure
-    limits: tuple[LatencyLimit, ...]
+    known: Capacity
+    burst_s: float
+    limit: LatencyLimit
     confidence: float
     budget_s: float
     seed: int
@@ -189,7 +148,7 @@ class _Confirming:
 
     @property
     def warmup_s(self) -> float:
-        return max(1.0, 3e-3 * max(limit.steady_after_ms for limit in self.limits))
+        return max(1.0, 3e-3 * self.limit.steady_after_ms)
 
     def left_s(self) -> float:
         return self.budget_s - _counted_s(self.attempts)
@@ -198,43 +157,78 @@ class _Confirming:
         last = list(takewhile(lambda attempt: attempt.problems, reversed(self.attempts)))
         return len(last) >= MAX_UNTRUSTED and _counted_s(last) >= UNTRUSTED_FOR_S
 
-    def confirmation(self, reason: str, *, met: Attempt | None = None) -> Confirmation:
-        return Confirmation(met=met, attempts=tuple(self.attempts), reason=reason)
+    @property
+    def met(self) -> Attempt | None:
+        """The attempt that certified the highest rate that is not refuted."""
+        refuted_per_s = min((one.rate_per_s for one in self.attempts if one.violated), default=math.inf)
+        met = [one for one in self.attempts if one.met and one.rate_per_s < refuted_per_s]
+        return max(met, key=lambda one: one.rate_per_s, default=None)
 
-    def attempt(self, rate_per_s: float) -> Attempt:
-        duration_s, patience_s = self.left_s(), self.patience_s(rate_per_s)
-        hopeful_until_s = 0.0
-        met_at: list[tuple[Verdict, ...]] = []  # at the latest looks in a row
+    def confirmation(self, reason: str) -> Confirmation:
+        """Return what is certified now; `reason` is why nothing is."""
+        return Confirmation(
+            met=self.met, attempts=tuple(self.attempts), reason=self.met.reason if self.met else reason
+        )
+
+    def attempt(self) -> Attempt | None:
+        """Return the next attempt; None if none is worth the seconds left."""
+        duration_s = self.left_s()
+        rate_per_s, _ = self._best(self.known, duration_s)
+        if not rate_per_s:
+            return None
+        if self.attempts and self.attempts[-1].problems:
+            rate_per_s = self.attempts[-1].rate_per_s
+        met_at: list[Verdict] = []  # at the latest looks in a row
+        hopeless = 0
 
         def decided(log: RequestLog) -> bool:
-            nonlocal hopeful_until_s
-            verdicts = self.verdicts(log)
-            now_s = log.until_s
-            most_s = min(duration_s - now_s, patience_s)
-            if not any(is_hopeless(verdict, rate_per_s, most_s) for verdict in verdicts):
-                hopeful_until_s = now_s
-            hopeless = now_s - hopeful_until_s > max(_HOPELESS_MIN_S, _HOPELESS_FOR * now_s)
-            answer = combined_answer(verdicts)
-            if answer == "met":
-                met_at.append(verdicts)
-            else:
-                met_at.clear()
+            nonlocal hopeless
+            verdict = self._verdict(log)
+            met_at[:] = [*met_at, verdict] if verdict.answer == "met" else []
+            hopeless = hopeless + 1 if self._is_hopeless(verdict, rate_per_s, duration_s - log.until_s) else 0
             met = len(met_at) >= LOOKS_MET
-            return self.stop() or answer == "violated" or met or hopeless
+            return self.stop() or verdict.answer == "violated" or met or hopeless >= LOOKS_HOPELESS
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
-        attempt = attempt_of(probe, rate_per_s, self.verdicts(probe.log), met_at)
+        attempt = attempt_of(probe, rate_per_s, (self._verdict(probe.log),), [(one,) for one in met_at])
         self.attempts.append(attempt)
         self.on_attempt(attempt)
+        if not attempt.problems:
+            seen = evaluate_probe(probe, rate_per_s, (self.limit,))
+            self.known = self.known.updated(seen)
+            if seen.met:  # above the capacity, late requests come in bursts as long as the run
+                self.burst_s = _burst_s(seen.verdict, self.limit, rate_per_s)
         return attempt
 
-    def patience_s(self, rate_per_s: float) -> float:
-        """Return how many more seconds an attempt may need, at any look, before it is abandoned."""
-        each = confidence_of_each(self.confidence, len(self.limits))
-        return _PATIENCE * (self.warmup_s + max(shortest_s(limit, rate_per_s, each) for limit in self.limits))
+    def _best(self, known: Capacity, left_s: float) -> tuple[float, float]:
+        """Return what is worth most, and its worth; with the shortest bursts if nothing can be met with these."""
+        held_per_s = self.met.rate_per_s if self.met else 0.0
+        for burst_s in (self.burst_s, least_burst(1.0, self.limit.limit_ms)):
+            rate_per_s, worth = known.best_test(
+                left_s=max(MIN_RUN_S, left_s - self.warmup_s),
+                burst_s=burst_s,
+                allowed=self.limit.allowed,
+                confidence=self.confidence,
+                held_per_s=held_per_s,
+            )
+            if rate_per_s or held_per_s:
+                break
+        return (rate_per_s, worth) if worth >= LEAST_GAIN * held_per_s else (0.0, 0.0)
 
-    def verdicts(self, log: RequestLog) -> tuple[Verdict, ...]:
-        return certify_each(log, self.limits, confidence=self.confidence)
+    def _is_hopeless(self, verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
+        """True if another rate is worth more, even if one burst so far was bad luck."""
+        _, other_per_s = self._best(self.known, left_s)
+        held_per_s = self.met.rate_per_s if self.met else 0.0
+        return is_hopeless(verdict, rate_per_s, left_s * (1 - other_per_s / (rate_per_s - held_per_s)))
+
+    def _verdict(self, log: RequestLog) -> Verdict:
+        return certify(log, self.limit, confidence=self.confidence)
+
+
+def _burst_s(seen: Verdict | None, limit: LatencyLimit, rate_per_s: float) -> float:
+    """Return the mean size of bursts as the seconds in which so many requests arrive."""
+    burst = 0.0 if seen is None or math.isnan(seen.burst) else seen.burst
+    return max(burst / rate_per_s, least_burst(1.0, limit.limit_ms))
 
 
 def _counted_s(attempts: Sequence[Attempt]) -> float:
@@ -254,7 +248,6 @@ def attempt_of(
         overloaded=probe.overloaded or any(one.overloaded for one in (verdict, *others)),
         problems=probe.problems,
         others=tuple(others),
-        served_per_s=served_per_s(probe.log, verdict.limit.limit_ms),
     )
 
 
@@ -266,23 +259,6 @@ def as_decided(at_the_end: tuple[Verdict, ...], met_at: Sequence[tuple[Verdict, 
     """
     decided = len(met_at) >= LOOKS_MET and combined_answer(at_the_end) == "inconclusive"
     return met_at[-1] if decided else at_the_end
-
-
-def _step_down(attempts: list[Attempt], left_s: float) -> float:
-    """Return the factor for the next rate; smaller if half of the budget left is too little without violations."""
-    attempt = attempts[-1]
-    in_a_row = sum(1 for _ in takewhile(lambda earlier: earlier.violated == attempt.violated, reversed(attempts)))
-    if attempt.violated:
-        step = max(_LOWEST_AT_ONCE, math.pow(_WHEN_VIOLATED, in_a_row))
-        return min(step, OF_WHAT_IT_SERVED * attempt.served_per_s / attempt.rate_per_s)
-    needed_s = max(
-        seconds_needed(replace(verdict, violations=0, n=0), attempt.rate_per_s) for verdict in attempt.verdicts
-    )
-    if not math.isfinite(needed_s):
-        return _WHEN_INCONCLUSIVE
-    excess = needed_s / (_HALF_FOR_BAD_LUCK * max(left_s, 1.0))
-    steps = max(1 + math.log2(max(1.0, excess)), in_a_row)
-    return max(_SMALLEST_STEP, math.pow(_WHEN_INCONCLUSIVE, steps))
 
 
 def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:

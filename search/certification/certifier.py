@@ -12,6 +12,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.records.formats import format_rate
 from loadgen.statistics.checks import change_of
 from loadgen.statistics.confirm import (
+    LOOKS_HOPELESS,
     LOOKS_MET,
     MAX_UNTRUSTED,
     MIN_RUN_S,
@@ -43,9 +44,6 @@ ENOUGH_PHASES = 3
 
 WATCH_S, WATCHED_S = 5.0, 90.0
 """The machine is watched for 90 s, at the end in runs of 5 s: what comes once in 30 s is then seen with 95 %."""
-
-LOOKS_HOPELESS = 4
-"""A run ends after four looks in a row at which it would not be met in its time, even if a burst was bad luck."""
 
 SMALL = 0.9
 """Slow phases are reported if they cost more than a tenth of the capacity."""

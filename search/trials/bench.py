@@ -9,8 +9,7 @@ import numpy as np
 
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.printable import printable
-from loadgen.statistics.capacity import Watch
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe, Watch
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
 from search.records.trial import AnswersRecord, MeasurementRecord
@@ -65,7 +64,7 @@ class Bench(Protocol):
         ...
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
-        """Send load with the arrivals of the workload (see `loadgen.statistics.capacity.Measure`)."""
+        """Send load with the arrivals of the workload (see `loadgen.statistics.probe.Measure`)."""
         ...
 
     def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:

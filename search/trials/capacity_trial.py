@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadgen.statistics.capacity import CapacityEstimate, Watch, find_capacity
-from loadgen.statistics.capacity_fit import CapacityFit, Probe, ProbeResult
+from loadgen.statistics.capacity import bounds
+from loadgen.statistics.find_capacity import CapacityEstimate, find_capacity
+from loadgen.statistics.probe import Probe, ProbeResult, Watch
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, MeasurementRecord, TrialState
 from search.simulator.replay import ReplayResult, replay_run
@@ -67,7 +68,7 @@ def run_capacity_trial(
         probe, its = sent.pop()
         measured.append((seen, bench.last_measurement()))
         load_runs.append(load_run_of(seen, probe, slo.tested, seed=its))
-        emit_probed(context.on_event, number, seen, met=seen.reading.met)
+        emit_probed(context.on_event, number, seen, met=seen.met)
 
     beat = None if best_per_s is None else best_per_s * WORTH_BEATING_BY
     try:
@@ -166,7 +167,7 @@ def _best_measurement(
     measured: list[tuple[ProbeResult, MeasurementRecord | None]],
 ) -> MeasurementRecord | None:
     """Return the figures of the highest rate that met the SLO; of the last probe if none did."""
-    met = [one for one in measured if one[0].reading.met and not one[0].problems]
+    met = [one for one in measured if one[0].met and not one[0].problems]
     if met:
         return max(met, key=lambda one: one[0].rate_per_s)[1]
     return measured[-1][1] if measured else None
@@ -211,12 +212,12 @@ def run_fixed_rate_trial(
         return trial_of(number, config, "failed", failure.reason, spent=bench.spent.since(before))
     if context.stop():
         return None
-    found, met = None, _met(seen)
+    found, met = None, seen.met
     others_late = seen.verdict.limit.model is not None and not met  # which no replay explains
     if server is not None and not seen.problems and not others_late:
         found = replay_run(server, probe.log, context.slo.limits, seed=context.seed, workload=context.workload)
     edge = _edge(found, rate_per_s, met=met)
-    bounds = None if found is None else CapacityFit.around(edge, found.error)
+    low_per_s, high_per_s = (None, None) if found is None else bounds(edge, found.error)
     return trial_of(
         number,
         config,
@@ -225,8 +226,8 @@ def run_fixed_rate_trial(
         spent=bench.spent.since(before),
         load_runs=(load_run_of(seen, probe, context.slo.tested, seed=seed),),
         rate_at_limit_per_s=None if seen.problems else edge,
-        rate_low_per_s=None if bounds is None else bounds.lower_per_s,
-        rate_high_per_s=None if bounds is None else bounds.upper_per_s,
+        rate_low_per_s=low_per_s,
+        rate_high_per_s=high_per_s,
         measurement=bench.last_measurement(),
     )
 
@@ -239,13 +240,8 @@ def _run(context: TrialContext, number: int, rate_per_s: float) -> tuple[Probe, 
         probe, seen, seed = run_load(context, rate_per_s, seconds, number=number, repeat=repeat)
         if not seen.problems or context.stop():
             break
-    emit_probed(context.on_event, number, seen, met=_met(seen))
+    emit_probed(context.on_event, number, seen, met=seen.met)
     return probe, seen, seed
-
-
-def _met(seen: ProbeResult) -> bool:
-    """True if this one run met the SLO; its figures are no certificate."""
-    return not seen.overloaded and seen.verdict.latency_ms <= seen.verdict.limit.limit_ms
 
 
 def _edge(found: ReplayResult | None, rate_per_s: float, *, met: bool) -> float:

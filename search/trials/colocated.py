@@ -19,7 +19,7 @@ from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.limits import Colocated
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.statistics.capacity import Watch
+from loadgen.statistics.probe import Watch
 
 BEFORE_NS = 1_000_000_000
 """A colocated log counts from a second before the first look at a run, which is the least that is never judged."""

@@ -12,9 +12,9 @@ from loadgen.measurement.cpu_contention import none_if_not_watched
 from loadgen.measurement.request_log import RequestLog, none_if_not_finite
 from loadgen.records.formats import duration_option, format_rate, format_seconds
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity_fit import Probe, ProbeResult, evaluate_probe
 from loadgen.statistics.checks import change_of
 from loadgen.statistics.confirm import shortest_s
+from loadgen.statistics.probe import Probe, ProbeResult, evaluate_probe
 from loadgen.statistics.slo_test import certify_each, combined_answer, confidence_of_each
 from search.labels import memory_text
 from search.records.slo import Slo
@@ -104,7 +104,7 @@ def load_run_of(seen: ProbeResult, probe: Probe, limits: Sequence[LatencyLimit],
     return LoadRunRecord(
         rate_per_s=seen.rate_per_s,
         latency_ms=none_if_not_finite(seen.first.latency_ms),
-        met=seen.reading.met,
+        met=seen.met,
         trusted=not seen.problems,
         answer=seen.verdict.answer,
         seconds=seen.load_s,

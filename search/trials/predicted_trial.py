@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, field, replace
 
 from loadgen.measurement.request_log import none_if_not_finite
-from loadgen.statistics.capacity import CAUTION
-from loadgen.statistics.capacity_fit import CapacityFit, Probe
+from loadgen.statistics.capacity import CAUTION, bounds
+from loadgen.statistics.probe import Probe
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
 from search.simulator.replay import MIN_REPLAY_S, ReplayResult, replay_run, seconds_for, sharpness_of
@@ -114,7 +114,7 @@ class Verification:
             most_s = BASELINE_CAPACITY_S if self.once else math.inf
             trial = run_capacity_trial(self.context, config, number, most_s=most_s, runs_before=len(self._runs))
             return None if trial is None else self._with_my_runs(trial, bench.spent.since(before))
-        bounds = CapacityFit.around(found.rate_per_s, found.error)
+        low_per_s, high_per_s = bounds(found.rate_per_s, found.error)
         return trial_of(
             number,
             config,
@@ -124,8 +124,8 @@ class Verification:
             spent=bench.spent.since(before),
             load_runs=self._runs,
             rate_at_limit_per_s=found.rate_per_s * math.exp(-CAUTION * found.error),
-            rate_low_per_s=bounds.lower_per_s,
-            rate_high_per_s=bounds.upper_per_s,
+            rate_low_per_s=low_per_s,
+            rate_high_per_s=high_per_s,
             measurement=bench.last_measurement(),
             replay=self._replay,
         )
@@ -260,7 +260,7 @@ class Verification:
         probe, seen, seed = run_load(self.context, rate_per_s, seconds, number=number, repeat=len(self._runs))
         self._runs.append(load_run_of(seen, probe, self.context.slo.tested, seed=seed))
         self._client_problems.append(probe.problems)
-        emit_probed(self.context.on_event, number, seen, met=seen.reading.met)
+        emit_probed(self.context.on_event, number, seen, met=seen.met)
         return probe
 
 

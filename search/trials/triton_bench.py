@@ -25,8 +25,7 @@ from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target, without_secrets
-from loadgen.statistics.capacity import Watch
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe, Watch
 from loadgen.status import CLIENT_LIMIT, TIMED_OUT
 from loadgen.traffic.payloads import request_tensors, settled
 from loadgen.wire.inference import infer

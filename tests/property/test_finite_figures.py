@@ -27,8 +27,9 @@ from loadgen.reports.write import junit_xml, record_json
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.load_test import LoadTest
-from loadgen.statistics.capacity_fit import Probe, evaluate_probe
+from loadgen.statistics.capacity import Capacity
 from loadgen.statistics.checks import judge
+from loadgen.statistics.probe import Probe, evaluate_probe
 from loadgen.status import CLIENT_LIMIT, OK, TIMED_OUT
 
 NO_NUMBER = re.compile(r"(?<![a-z])(nan|-?inf(inity)?)(?![a-z])", re.IGNORECASE)
@@ -111,8 +112,9 @@ def test_a_probe_without_a_request_after_its_warm_up_says_nothing(log: RequestLo
         50.0,
         limits=(LatencyLimit(limit_ms=50.0, quantile=0.99),),
     )
-    assert math.isfinite(seen.reading.headroom)
-    assert math.isfinite(seen.reading.error)
+    known = Capacity.guessed(50.0, 0.05).updated(seen)
+    assert 0 < known.quantile(0.05) <= known.quantile(0.95) < math.inf
+    assert 0 < known.error < math.inf
     seen_overload = seen.overloaded and len(log) > 0
     assert bool(seen.problems) is (seen.verdict.n == 0 and not seen_overload)
 

@@ -11,7 +11,7 @@ from simulated_bench import BudgetOfLoad, SimulatedBench
 from spaces import two_core_space
 
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe
 from model_repo.spec import Engine, ServingConfig
 from search.certification.certifier import WATCH_S
 from search.certification.certify import CertifiedResult, certify_best

@@ -16,7 +16,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.server_stats import BatchTimings
 from loadgen.sending.worker import BacklogRule
 from loadgen.spec.plan import LoadPlan
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe
 from loadgen.status import UNFINISHED
 from loadgen.traffic.arrivals import schedule
 from model_repo.spec import ServingConfig

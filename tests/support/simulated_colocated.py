@@ -14,7 +14,7 @@ from true_rates import true_rate
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import Colocated, LatencyLimit
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe
 from model_repo.spec import ServingConfig
 
 ALONE_S = 0.004

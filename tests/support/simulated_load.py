@@ -1,4 +1,4 @@
-"""A server and a load generator in virtual time: `loadgen.statistics.capacity.Measure` over a simulated queue."""
+"""A server and a load generator in virtual time: `loadgen.statistics.probe.Measure` over a simulated queue."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 from simulated_queues import Queue
 
 from loadgen.sending.worker import BacklogRule
-from loadgen.statistics.capacity import Watch
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe, Watch
 from loadgen.status import UNFINISHED
 
 if TYPE_CHECKING:

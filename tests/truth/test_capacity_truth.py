@@ -8,8 +8,8 @@ from simulated_load import SimulatedLoad
 from simulated_queues import BATCHING_GPU, FAST_EXPONENTIAL, LONG_BURSTS, SLOW_EXPONENTIAL, Queue
 
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity import find_capacity
 from loadgen.statistics.confirm import confirm
+from loadgen.statistics.find_capacity import find_capacity
 
 pytestmark = pytest.mark.long
 
@@ -36,8 +36,9 @@ def rates(queue: Queue) -> tuple[list[float], list[float]]:
         estimated.append(estimate.rate_per_s / queue.rate_at_limit_per_s)
         confirmation = confirm(
             load,
-            estimate.rate_per_s,
-            limits=(LatencyLimit(limit_ms=queue.limit_ms),),
+            estimate.known,
+            estimate.steady,
+            limit=LatencyLimit(limit_ms=queue.limit_ms),
             budget_s=3 * SEARCH_S[queue],
             seed=7 + 1_000_003 * seed,
         )

@@ -14,7 +14,7 @@ from true_rates import true_rate
 from virtual_search import SLO, search_on
 
 from loadgen.measurement.request_log import RequestLog
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe
 from loadgen.status import MALFORMED, UNFINISHED
 from model_repo.spec import ServingConfig
 from search.answer.conclusion import RunEvidence, conclude

@@ -12,7 +12,7 @@ from virtual_search import SLO
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe
 from search.cost.cost import PriceRecord
 from search.find_best import NothingFound, SearchRequest, SearchResult, find_best
 from search.records.run_files import TRIALS_FILE, read_predictions, read_trials

@@ -10,7 +10,7 @@ import pytest
 from simulated_bench import SimulatedBench
 from virtual_search import search_on
 
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe
 from search.labels import knobs_text
 from search.simulator.service_times import ClosedLoop
 from search.space import SearchSpace

@@ -39,7 +39,7 @@ def test_the_confirmed_rate_keeps_the_limit_and_is_not_far_below_what_could() ->
     assert (record.outcome, record.exit_code) == ("met", 0)
     rate = record.capacity.certified_rate_per_s
     assert p99_of_m_d_1_ms(rate, 5.0) <= 50.0
-    assert p99_of_m_d_1_ms(1.15 * rate, 5.0) > 50.0
+    assert p99_of_m_d_1_ms(1.2 * rate, 5.0) > 50.0
     assert [check.answer for check in record.checks] == ["met"]
     assert record.capacity.seconds <= 305.0
     assert record.load.rate_per_s is None
@@ -64,7 +64,7 @@ def test_a_server_that_is_too_slow_for_any_rate_is_violated() -> None:
 
 
 def test_too_little_load_to_confirm_is_not_a_promise() -> None:
-    record = found(SimulatedGenerator(service_ms=5.0), duration="20s")
+    record = found(SimulatedGenerator(service_ms=5.0), duration="6s")
     assert (record.outcome, record.exit_code) == ("inconclusive", 96)
     assert record.capacity.certified_rate_per_s is None
 
@@ -100,7 +100,7 @@ def test_the_limit_of_a_gateway_is_not_the_capacity() -> None:
     assert record.reasons[-1] == generator.in_front[0]
 
 
-@pytest.mark.parametrize("first", [4, 31])
+@pytest.mark.parametrize("first", [4, 16])
 def test_a_server_that_answers_no_more_keeps_what_was_found(first: int) -> None:
     """After the fourth run in the search, or in the confirmation."""
     generator = SimulatedGenerator(service_ms=5.0, unanswered=range(first, 100))
@@ -138,19 +138,21 @@ def test_several_limits_are_refused() -> None:
 
 @dataclass
 class SlowerLater(SimulatedGenerator):
-    """It takes 2.5 times as long per request from the 26th run on, when the search has made up its mind."""
+    """It takes 2.5 times as long per request from the sixth run on, when the search has made up its mind."""
 
     def run(self, *args: Any, **options: Any) -> LoadRun:
-        if len(self.plans) == 25:
+        if len(self.plans) == 5:
             self.service_ms *= 2.5
         return super().run(*args, **options)
 
 
 def test_a_rate_above_one_that_was_violated_is_not_predicted_to_meet_the_limit() -> None:
-    record = found(SlowerLater(service_ms=5.0))
+    record = found(SlowerLater(service_ms=5.0), duration="40s")
     capacity = record.capacity
     assert (record.outcome, capacity.certified_rate_per_s) == ("inconclusive", None)
-    violated = min(one.rate_per_s for one in capacity.probes if one.confirms and one.answer == "overloaded")
+    violated = min(
+        one.rate_per_s for one in capacity.probes if one.confirms and one.answer in ("violated", "overloaded")
+    )
     assert violated < capacity.estimate_per_s
     assert format_rate(capacity.estimate_per_s) not in record.reasons[0]
     assert format_rate(violated) in record.reasons[0]

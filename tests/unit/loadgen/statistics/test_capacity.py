@@ -1,175 +1,100 @@
-import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+"""The posterior of the capacity: what runs teach, and which test is worth most."""
 
-import numpy as np
+import math
+from dataclasses import replace
+
 import pytest
 from simulated_load import SimulatedLoad
-from simulated_queues import BATCHING_GPU, LONG_BURSTS, Queue, constant_servers, log_of
+from simulated_queues import BATCHING_GPU, LONG_BURSTS, Queue
 
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity import CapacityEstimate, find_capacity
-from loadgen.statistics.capacity_fit import Probe
-
-SLOW = Queue(
-    name="60 ms a request",
-    completions=partial(constant_servers, service_s=0.06, servers=1),
-    limit_ms=50,
-    rate_at_limit_per_s=math.nan,
-)
+from loadgen.statistics.capacity import Capacity, Response
+from loadgen.statistics.probe import ProbeResult, evaluate_probe
 
 
-def found(
-    load: SimulatedLoad, **options: float | Callable[[], bool] | Callable[[Any], None] | None
-) -> CapacityEstimate:
-    limits = (LatencyLimit(limit_ms=load.queue.limit_ms),)
-    given: dict[str, Any] = {"limits": limits, "budget_s": 30.0, "seed": 1, **options}
-    return find_capacity(load, **given)
-
-
-@pytest.mark.parametrize("start", [None, 0.5, 1.4, 4.0])
-def test_any_start_leads_to_the_limit(start: float | None) -> None:
-    rate = BATCHING_GPU.rate_at_limit_per_s
-    estimate = found(SimulatedLoad(BATCHING_GPU), start_rate_per_s=None if start is None else start * rate)
-    assert estimate.outcome == "found"
-    assert 0.85 * rate < estimate.rate_per_s < 1.1 * rate
-    assert estimate.lower_per_s <= estimate.rate_per_s <= estimate.upper_per_s
-
-
-def test_the_budget_is_met() -> None:
-    load = SimulatedLoad(LONG_BURSTS)
-    ended: list[Any] = []
-    estimate = found(load, budget_s=12, on_probe=ended.append)
-    assert tuple(ended) == estimate.probes
-    assert estimate.load_s == pytest.approx(load.load_s, abs=0.5)
-    assert load.load_s < 14
-    assert len(estimate.probes) == len(load.rates)
-
-
-def test_the_same_seed_probes_the_same_rates_and_another_seed_others() -> None:
-    loads = [SimulatedLoad(LONG_BURSTS) for _ in range(3)]
-    first, second, other = (
-        found(load, budget_s=10, seed=seed) for load, seed in zip(loads, (1, 1, 2), strict=True)
+def run_at(share: float, queue: Queue = BATCHING_GPU, *, seconds: float = 6.0, seed: int = 1) -> ProbeResult:
+    """A run at a share of the queue's capacity."""
+    rate_per_s = share * queue.rate_at_limit_per_s
+    return evaluate_probe(
+        SimulatedLoad(queue)(rate_per_s, seconds, seed), rate_per_s, (LatencyLimit(limit_ms=queue.limit_ms),)
     )
-    assert first.rate_per_s == second.rate_per_s != other.rate_per_s
-    assert loads[0].rates == loads[1].rates != loads[2].rates
 
 
-def test_a_server_too_slow_for_a_lone_request_says_so() -> None:
-    estimate = found(SimulatedLoad(SLOW), start_rate_per_s=20.0)
-    assert estimate.outcome == "too_slow"
-    assert estimate.rate_per_s is None
-    assert estimate.lone_latency_ms == pytest.approx(60, rel=0.2)
+def known(*shares: float, queue: Queue = BATCHING_GPU) -> Capacity:
+    """What runs at these shares of the capacity teach, from a guess of a tenth of it."""
+    found = Capacity.guessed(0.1 * queue.rate_at_limit_per_s, 0.05)
+    for seed, share in enumerate(shares):
+        found = found.updated(run_at(share, queue, seed=seed))
+    return found
 
 
-@pytest.mark.parametrize("start_per_s", [None, 100.0, 300.0, 5000.0])
-def test_a_server_that_is_slower_when_idle_has_a_capacity(start_per_s: float | None) -> None:
-    """It takes 12 ms after 20 ms of silence, else 1 ms; its queue ends at 2,500/s."""
-
-    def sleepy(rate_per_s: float, duration_s: float, seed: int, watch: object = None) -> Probe:
-        del watch
-        gaps = np.random.default_rng(seed).exponential(1 / rate_per_s, round(2 * rate_per_s * duration_s) + 10)
-        times = np.cumsum(gaps)
-        times = times[times < duration_s]
-        taken = constant_servers(np.random.default_rng(0), times[None, :], service_s=0.0004, servers=1)[0]
-        slow = np.diff(times, prepend=-1.0) > 0.02
-        return Probe(log=log_of(times, taken + np.where(slow, 0.012, 0.001)), overloaded=False, problems=())
-
-    limits = (LatencyLimit(limit_ms=5),)
-    estimate = find_capacity(sleepy, limits=limits, budget_s=60, seed=1, start_rate_per_s=start_per_s)
-    assert estimate.outcome == "found"
-    assert 1500 < estimate.rate_per_s < 2500
+def test_what_was_met_moves_it_up_and_what_overloads_moves_it_down() -> None:
+    rate_per_s = BATCHING_GPU.rate_at_limit_per_s
+    guessed, met, both = known(), known(0.5), known(0.5, 1.6)
+    assert guessed.quantile(0.5) < 0.5 * rate_per_s < met.quantile(0.5)
+    assert 0.5 * rate_per_s < both.quantile(0.05) < both.quantile(0.95) < 1.6 * rate_per_s
+    assert both.error < met.error
 
 
-def test_a_server_that_answers_nothing_is_too_slow() -> None:
-    def refuse(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
-        times = np.arange(0, duration_s, 1 / rate_per_s)
-        log = log_of(times, times + 0.001)
-        log.outcome[:] = 2
-        return Probe(log=log, overloaded=False, problems=())
-
-    estimate = find_capacity(refuse, limits=(LatencyLimit(limit_ms=50),), budget_s=30, seed=1)
-    assert estimate.outcome == "too_slow"
-    assert estimate.lone_latency_ms is None  # no request was answered
+@pytest.mark.parametrize("queue", [BATCHING_GPU, LONG_BURSTS], ids=lambda queue: queue.name)
+def test_runs_on_both_sides_enclose_the_capacity(queue: Queue) -> None:
+    found = known(0.5, 1.6, 0.9, 0.97, 1.03, queue=queue)
+    assert found.quantile(0.02) < queue.rate_at_limit_per_s < found.quantile(0.98)
+    assert found.error < 0.06
 
 
-def test_where_nothing_breaks_the_limit_there_is_no_upper_bound() -> None:
-    """Latencies are far below it wherever there were seconds to try: the line through them says nothing."""
-
-    def answer_at_once(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
-        times = np.arange(0, duration_s, 1 / rate_per_s)
-        return Probe(log=log_of(times, times + 0.002), overloaded=False, problems=())
-
-    estimate = find_capacity(answer_at_once, limits=(LatencyLimit(limit_ms=200),), budget_s=15, seed=1)
-    assert estimate.outcome == "found"
-    assert estimate.rate_per_s == max(seen.rate_per_s for seen in estimate.probes)
-    assert estimate.upper_per_s is None
+def test_a_wider_prior_goes_further_up_after_a_met_rate() -> None:
+    rate_per_s, met = 0.1 * BATCHING_GPU.rate_at_limit_per_s, run_at(0.1, seconds=60.0)
+    close, usual, wide = (
+        Capacity.guessed(rate_per_s, 0.05, Response(spread=spread)).updated(met).quantile(0.5) / rate_per_s
+        for spread in (0.5, 2.0, 4.0)
+    )
+    assert 1 < close < 3 < usual < 8 < wide
 
 
-def test_empty_runs_come_to_an_end() -> None:
-    nothing = Probe(log=log_of(np.empty(0), np.empty(0)), overloaded=False, problems=())
-    estimate = find_capacity(lambda *_: nothing, limits=(LatencyLimit(limit_ms=50),), budget_s=5, seed=1)
-    assert estimate.rate_per_s is None
-    assert estimate.outcome == "untrusted"
-    assert "no request" in estimate.reason
+def test_one_run_in_which_the_machine_stood_still_is_outvoted() -> None:
+    stalled = replace(run_at(0.3), overloaded=True, answered_per_s=0.0)
+    before = known(0.5, 0.9, 0.95)
+    after = before.updated(stalled)
+    assert after.quantile(0.5) == pytest.approx(before.quantile(0.5), rel=0.05)
 
 
-@pytest.mark.parametrize("share", [1.3, 2.0])
-def test_a_rate_out_of_reach_is_given_up_within_one_probe_or_two(share: float) -> None:
-    load = SimulatedLoad(BATCHING_GPU)
-    estimate = found(load, give_up_below_per_s=share * BATCHING_GPU.rate_at_limit_per_s)
-    assert estimate.outcome == "gave_up"
-    assert estimate.rate_per_s is None
-    assert len(load.rates) <= 2
+def test_a_run_that_measured_the_client_says_nothing() -> None:
+    before = known(0.5)
+    assert before.updated(replace(run_at(0.2), problems=("the client sent late",))) is before
 
 
-def test_a_rate_within_reach_is_beaten() -> None:
-    rate = 0.7 * BATCHING_GPU.rate_at_limit_per_s
-    estimate = found(SimulatedLoad(BATCHING_GPU), give_up_below_per_s=rate)
-    assert estimate.outcome == "found"
-    assert estimate.rate_per_s > 1.1 * rate
+def test_an_overload_shows_by_its_throughput_how_far_it_was_above() -> None:
+    overload, guess_per_s = run_at(9.0), 10 * BATCHING_GPU.rate_at_limit_per_s
+    with_it = Capacity.guessed(guess_per_s, 0.05).updated(overload)
+    without = Capacity.guessed(guess_per_s, 0.05).updated(replace(overload, answered_per_s=0.0))
+    assert with_it.quantile(0.5) < 1.3 * BATCHING_GPU.rate_at_limit_per_s < without.quantile(0.5)
 
 
-def test_a_probe_with_problems_is_repeated() -> None:
-    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({1}))
-    estimate = found(load)
-    assert load.rates[1] == load.rates[2]
-    assert estimate.outcome == "found"
+def test_below_is_the_probability_up_to_a_quantile() -> None:
+    found = known(0.5, 1.6)
+    for share in (0.1, 0.5, 0.9):
+        assert found.below(found.quantile(share)) == pytest.approx(share, abs=0.03)
 
 
-def test_two_in_a_row_end_the_search() -> None:
-    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({2, 3}))
-    estimate = found(load)
-    assert estimate.outcome == "untrusted"
-    assert estimate.reason == "the client sent late"
-    assert estimate.rate_per_s is None
-    assert estimate.lower_per_s == max(load.rates[:2])
-    assert len(load.rates) == 4
+def best_test(found: Capacity, **changes: float) -> tuple[float, float]:
+    given = {"left_s": 30.0, "burst_s": 0.02, "allowed": 0.01, "confidence": 0.95, **changes}
+    return found.best_test(**given)
 
 
-def test_no_seconds_no_rate() -> None:
-    assert found(SimulatedLoad(BATCHING_GPU), start_rate_per_s=5000.0, budget_s=1).outcome == "out_of_budget"
+def test_less_time_and_longer_bursts_make_a_lower_rate_worth_most() -> None:
+    found = known(0.5, 1.6, 0.9, 0.97)
+    usual, _ = best_test(found)
+    assert best_test(found, left_s=10.0)[0] < usual < best_test(found, left_s=300.0)[0] <= found.quantile(0.5)
+    assert best_test(found, burst_s=0.04)[0] < usual
+    assert best_test(found, confidence=0.999)[0] < usual
 
 
-def test_what_was_never_tried_is_not_estimated() -> None:
-    load = SimulatedLoad(BATCHING_GPU)
-    estimate = found(load, budget_s=4)
-    assert estimate.outcome == "found"
-    assert estimate.rate_per_s <= max(load.rates)
-
-
-def test_stop_ends_it_with_what_is_known() -> None:
-    load = SimulatedLoad(BATCHING_GPU)
-    estimate = found(load, stop=lambda: len(load.rates) >= 3)
-    assert len(load.rates) == 3
-    assert estimate.outcome == "found"
-
-
-def test_where_latencies_are_flat_until_requests_pile_up_the_estimate_is_at_that_cliff() -> None:
-    def saturating(rate_per_s: float, duration_s: float, seed: int, watch: Any = None) -> Probe:
-        times = np.arange(0, duration_s, 1 / rate_per_s)
-        return Probe(log=log_of(times, times + 0.002), overloaded=rate_per_s > 1000, problems=())
-
-    estimate = find_capacity(saturating, limits=(LatencyLimit(limit_ms=50),), budget_s=30, seed=1)
-    assert estimate.rate_per_s == pytest.approx(1000, rel=0.1)
+def test_nothing_is_worth_a_test_that_cannot_end_in_time_or_gain() -> None:
+    found = known(0.5, 1.6, 0.9, 0.97)
+    assert best_test(found, left_s=1.0) == (0.0, 0.0)
+    assert best_test(found, held_per_s=2 * BATCHING_GPU.rate_at_limit_per_s) == (0.0, 0.0)
+    held = 0.7 * BATCHING_GPU.rate_at_limit_per_s
+    rate_per_s, worth = best_test(found, held_per_s=held)
+    assert rate_per_s > held
+    assert 0 < worth < rate_per_s - held < math.inf

@@ -22,8 +22,8 @@ from recommendations import measurement
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import Arrivals
-from loadgen.statistics.capacity_fit import Probe
 from loadgen.statistics.confirm import MIN_RUN_S
+from loadgen.statistics.probe import Probe
 from model_repo.spec import ServingConfig
 from search.certification.certifier import WHEN_STOPPED_S
 from search.certification.certify import Caveat

@@ -11,7 +11,7 @@ from simulated_bench import SimulatedBench
 from spaces import gpu_space
 from virtual_search import search_on
 
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe
 from model_repo.spec import ServingConfig
 from search.simulator.service_times import ClosedLoop
 

@@ -17,7 +17,7 @@ from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.limits import Colocated, LatencyLimit
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.statistics.capacity_fit import Probe, evaluate_probe
+from loadgen.statistics.probe import Probe, evaluate_probe
 from loadgen.statistics.slo_test import certify_each, certify_together, combined_answer
 from search.records.slo import Slo
 from search.trials.colocated import Beside, ColocatedLoad, ColocatedLoads
@@ -54,12 +54,12 @@ def test_each_limit_is_about_the_requests_to_its_model(other_s: float, answer: s
     assert combined_answer(certify_together([log, log], LIMITS)) == answer
 
 
-def test_a_probe_has_the_headroom_of_the_tightest_limit_and_the_median_of_its_own_model() -> None:
+def test_a_probe_has_the_verdict_on_the_tightest_limit_and_the_median_of_its_own_model() -> None:
     log = replace(steady(0.005), colocated={"other": steady(0.030)})
     seen = evaluate_probe(Probe(log=log, overloaded=False, problems=()), 50.0, LIMITS)
     assert seen.verdict.limit == OTHER
-    assert not seen.reading.met
-    assert seen.reading.headroom == pytest.approx(20 / 30, rel=0.05)
+    assert not seen.met
+    assert seen.verdict.latency_ms == pytest.approx(30, rel=0.05)
     assert seen.median_ms == pytest.approx(5.0)
 
 

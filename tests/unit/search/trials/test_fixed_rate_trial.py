@@ -10,7 +10,7 @@ from simulated_bench import SimulatedBench
 from spaces import two_core_space
 
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.probe import Probe
 from loadgen.status import NOT_CONNECTED
 from model_repo.spec import ServingConfig
 from search.records.slo import Slo
