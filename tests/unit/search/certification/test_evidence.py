@@ -11,7 +11,7 @@ from simulated_queues import log_of
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
-from search.certification.plans import ConfirmationRun, Evidence
+from search.certification.evidence import ConfirmationRun, Evidence
 
 MEDIAN = LatencyLimit(quantile=0.5, limit_ms=40.0)
 
