@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import insort
 from dataclasses import dataclass, field, replace
 
 from loadgen.measurement.cpu_contention import none_if_not_watched
@@ -22,7 +21,7 @@ from loadgen.statistics.confirm import (
 )
 from loadgen.statistics.slo_test import Verdict, combined_answer
 from search.certification.evidence import ConfirmationRun, Evidence
-from search.certification.planner import POLICY, Candidate, Certified, Load, Policy
+from search.certification.planner import POLICY, Candidate, Certified, Load, Policy, Run, met_on, refuted_per_s
 from search.labels import memory_text
 from search.records.certificate import CertificateRecord, SlowPhasesRecord
 from search.records.confirmations import believed, keep_attempt
@@ -95,22 +94,18 @@ class Certifier:
             covered_per_s=math.inf if fixed else self.belief.highest_covered(trial),
             loading_s=trial.loading_s,
             loaded=self.bench.config == trial.served,
-            sent=tuple((run.rate_per_s, run.server) for run in evidence.runs),
-            met=tuple(evidence.met),
-            refuted_per_s=evidence.refuted_per_s,
-            refuted_before_per_s=evidence.refuted_before_per_s,
-            given_up_per_s=evidence.given_up_per_s,
-            late_per_s=evidence.late_per_s,
+            runs=tuple(Run(**{name: getattr(run, name) for name in Run.__slots__}) for run in evidence.runs),
         )
 
     def certified(self, trial: Trial, held_per_s: float) -> Certified:
         """Return what is known of the best certified trial."""
         assert trial.certificate is not None
-        evidence = self.evidence(trial)
+        runs = self.evidence(trial).runs
+        last = next(run for run in reversed(runs) if not run.late)
         return Certified(
             number=trial.number,
             held_per_s=held_per_s,
-            met_last=evidence.runs[-1].server in evidence.on(trial.certificate.rate_per_s),
+            met_last=last.server in met_on(runs, trial.certificate.rate_per_s),
             lost=trial.number in self.lost,
         )
 
@@ -118,7 +113,7 @@ class Certifier:
         """Return how a test of a candidate at a rate is likely to end, with its earlier runs on this server."""
         trial = self._trials[number]
         evidence = self.evidence(trial)
-        met_here = self.server in evidence.on(rate_per_s)
+        met_here = self.server in met_on(evidence.runs, rate_per_s)
         return self.belief.outlook(
             trial,
             rate_per_s,
@@ -176,7 +171,7 @@ class Certifier:
 
     def _measured(self, trial: Trial, step: Load) -> Trial | None:
         rate_per_s, evidence, policy = step.rate_per_s, self.evidence(trial), self.policy
-        again = bool(evidence.on(rate_per_s))
+        again = bool(met_on(evidence.runs, rate_per_s))
         met_at: list[tuple[Verdict, ...]] = []  # at the latest looks in a row
         hopeless, most_s = 0, math.inf
 
@@ -233,22 +228,22 @@ class Certifier:
             self.note(f"{format_rate(rate_per_s)}/s: {change}.", "run_changed", trial)
         for problem in kept.problems:
             self.note(f"In a confirmation run {problem}", "run_not_trusted", trial)
-        if attempt.problems:
-            self._untrusted_s.append(max(attempt.load_s, MIN_RUN_S))
-            insort(evidence.late, rate_per_s)
-            return None
-        self._untrusted_s.clear()
-        contention = none_if_not_watched(self.bench.spent.contention - before)
         run = ConfirmationRun(
             rate_per_s=rate_per_s,
-            log=probe.log,
-            seconds=attempt.load_s,
             server=self.server,
-            contention=contention,
+            met=attempt.met,
+            violated=attempt.violated,
+            hopeless=hopeless >= policy.looks_hopeless and not attempt.met and not attempt.problems,
+            late=bool(attempt.problems),
+            log=probe.log,
+            attempt=attempt,
+            contention=none_if_not_watched(self.bench.spent.contention - before),
         )
-        evidence.add(run, attempt)
-        if hopeless >= policy.looks_hopeless and not attempt.met:
-            evidence.given_up_per_s = min(evidence.given_up_per_s, rate_per_s)
+        evidence.runs.append(run)
+        if run.late:
+            self._untrusted_s.append(max(attempt.load_s, MIN_RUN_S))
+            return None
+        self._untrusted_s.clear()
         certified = self._with_certificate(trial, attempt) if attempt.met else None
         certificate = None if certified is None else certified.certificate
         self.context.on_event(
@@ -282,7 +277,7 @@ class Certifier:
         share, slowdown = speed.slow_share()
         violated = [one.rate_per_s for one in trial.load_runs if one.trusted and one.answer == "violated"]
         # Not more than what was violated: a front end at its limit may look like a slow machine.
-        usual_per_s = min([belief.usual_per_s(trial), self.evidence(trial).refuted_per_s, *violated])
+        usual_per_s = min([belief.usual_per_s(trial), *refuted_per_s(self.evidence(trial).runs), *violated])
         if not share or not (
             belief.ignore_slow_phases or belief.highest_covered(trial) < self.policy.small * usual_per_s
         ):

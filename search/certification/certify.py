@@ -20,6 +20,7 @@ from search.certification.planner import (
     Step,
     Try,
     Watch,
+    met_on,
     next_step,
 )
 from search.simulator.replay import MIN_REPLAY_S
@@ -298,7 +299,9 @@ class Certification:
         """True if a certified trial mixes rows, or if a later run violated the SLO at its rate or a lower one."""
         certificate, certifier = trial.certificate, self.certifier
         assert certificate is not None
-        return trial.number in certifier.mixing or not certifier.evidence(trial).on(certificate.rate_per_s)
+        return trial.number in certifier.mixing or not met_on(
+            certifier.evidence(trial).runs, certificate.rate_per_s
+        )
 
 
 def _with_caveat(trial: Trial, caveat: Caveat) -> Trial:

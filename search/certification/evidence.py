@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -12,6 +11,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import Verdict, certify_together
+from search.certification.planner import Run, met_on
 from search.records.certificate import CertificateRecord, CertifiedLatencyRecord
 from search.trials.context import confidence_of_a_run
 
@@ -20,14 +20,12 @@ DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ConfirmationRun:
-    """One run at `rate_per_s`; `server` counts the restarts before it."""
+class ConfirmationRun(Run):
+    """A run with its log. `attempt` is what it showed together with those before it at its rate on its server."""
 
-    rate_per_s: float
     log: RequestLog
-    seconds: float
-    server: int
-    contention: CpuContention | None
+    attempt: Attempt
+    contention: CpuContention | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,25 +36,6 @@ class Evidence:
     confidence: float = 0.95
     once: bool = False
     runs: list[ConfirmationRun] = field(default_factory=list)
-    met: dict[tuple[float, int], Attempt] = field(default_factory=dict)
-    """By rate and server: what the runs there showed together, if they met the rate."""
-
-    refuted_per_s: float = math.inf
-    """The lowest rate that was violated."""
-
-    refuted_before_per_s: float = math.inf
-    """The lowest rate that was violated before that."""
-
-    given_up_per_s: float = math.inf
-    """The lowest rate at which a run would not have been met in its time, whatever was simulated."""
-
-    late: list[float] = field(default_factory=list)
-    """The rates of runs that measured the client, ascending, above all at which it was in time."""
-
-    @property
-    def late_per_s(self) -> float:
-        """The rate up to which the client was late twice; once may be a disturbance."""
-        return self.late[1] if self.late[1:] else math.inf
 
     @property
     def of_each(self) -> float:
@@ -64,42 +43,27 @@ class Evidence:
         return self.confidence if self.once else confidence_of_a_run(self.confidence)
 
     def logs(self, rate_per_s: float, server: int) -> list[RequestLog]:
-        """Return the logs at a rate on one server."""
-        return [run.log for run in self.runs if (run.rate_per_s, run.server) == (rate_per_s, server)]
+        """Return the logs at a rate on one server in which the client was in time."""
+        return [run.log for run in self._at({(rate_per_s, server)})]
 
     def verdicts(self, rate_per_s: float, server: int, *more: RequestLog) -> tuple[Verdict, ...]:
         """Return what the runs at a rate on one server show together, with another one that may be going on."""
         logs = [*self.logs(rate_per_s, server), *more]
         return certify_together(logs, self.limits, confidence=self.of_each)
 
-    def add(self, run: ConfirmationRun, attempt: Attempt) -> None:
-        """Keep a run, and what it showed together with the earlier ones at its rate on its server."""
-        self.runs.append(run)
-        self.late = [rate for rate in self.late if rate > run.rate_per_s]
-        key = run.rate_per_s, run.server
-        if attempt.met:
-            self.met[key] = attempt
-        else:
-            self.met.pop(key, None)
-        if attempt.violated and run.rate_per_s < self.refuted_per_s:
-            self.refuted_per_s, self.refuted_before_per_s = run.rate_per_s, self.refuted_per_s
-
-    def on(self, rate_per_s: float) -> dict[int, Attempt]:
-        """Return the attempts that met a rate, by server: at it or, unless that is refuted, at a higher one."""
-        able = {key: attempt for key, attempt in self.met.items() if rate_per_s <= key[0] < self.refuted_per_s}
-        return {server: able[rate, server] for rate, server in sorted(able, reverse=True)}
+    def _at(self, keys: Collection[tuple[float, int]]) -> list[ConfirmationRun]:
+        return [run for run in self.runs if (run.rate_per_s, run.server) in keys and not run.late]
 
     def certificate(self, rate_per_s: float, *, caveat: str | None) -> CertificateRecord:
         """Return the certificate of a rate that is met on a server, or on two."""
-        attempts = self.on(rate_per_s)
-        counted = {(attempt.rate_per_s, server) for server, attempt in attempts.items()}
-        runs = [run for run in self.runs if (run.rate_per_s, run.server) in counted]
+        met = met_on(self.runs, rate_per_s).values()
+        attempts, runs = [run.attempt for run in met], self._at({(run.rate_per_s, run.server) for run in met})
         return CertificateRecord(
             rate_per_s=rate_per_s,
-            latencies=tuple(map(_worst, zip(*(one.verdicts for one in attempts.values()), strict=True))),
+            latencies=tuple(map(_worst, zip(*(one.verdicts for one in attempts), strict=True))),
             confidence=round(self.confidence if len(attempts) > 1 else self.of_each, DIGITS),
-            requests=sum(attempt.verdict.n for attempt in attempts.values()),
-            seconds=sum(run.seconds for run in runs),
+            requests=sum(attempt.verdict.n for attempt in attempts),
+            seconds=sum(run.attempt.load_s for run in runs),
             runs=len(runs),
             servers=len(attempts),
             caveat=caveat,

@@ -20,10 +20,10 @@ whose server fails only changes the state: another rate, another candidate or no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
 from loadgen.statistics.confirm import MIN_RUN_S
 from search.study.acquisition import PATIENCE_S
@@ -97,28 +97,55 @@ class Caveat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A trial that can be certified. Runs are given by their rate and server; rates of none are infinite.
+class Run:
+    """What a run showed; `met`: together with those before it at its rate on its server.
 
-    `covered_per_s` is the highest rate that it keeps as the machine was seen. `refuted_per_s` is the lowest that
-    was violated, `refuted_before_per_s` the one before; `given_up_per_s` the lowest at which a run was hopeless;
-    up to `late_per_s` the client was late twice.
+    `hopeless`: it ended as it would not have been met in its time. `late`: it measured the client.
     """
+
+    rate_per_s: float
+    server: int
+    met: bool = False
+    violated: bool = False
+    hopeless: bool = False
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A trial that can be certified, and its runs. `covered_per_s`: what it keeps as the machine was seen."""
 
     number: int
     covered_per_s: float
     loading_s: float
     loaded: bool = False
-    sent: tuple[tuple[float, int], ...] = ()
-    met: tuple[tuple[float, int], ...] = ()
-    refuted_per_s: float = math.inf
-    refuted_before_per_s: float = math.inf
-    given_up_per_s: float = math.inf
-    late_per_s: float = math.inf
+    runs: tuple[Run, ...] = ()
 
-    def servers(self, rate_per_s: float) -> set[int]:
-        """Return the servers on which a rate was met: it or, unless that is refuted, a higher one."""
-        return {server for met_per_s, server in self.met if rate_per_s <= met_per_s < self.refuted_per_s}
+    @property
+    def late_per_s(self) -> float:
+        """The rate up to which the client was late twice, above all at which it was in time."""
+        late = [
+            run.rate_per_s
+            for number, run in enumerate(self.runs)
+            if run.late and all(later.late or later.rate_per_s < run.rate_per_s for later in self.runs[number:])
+        ]
+        return sorted(late)[1] if late[1:] else math.inf
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+def refuted_per_s(runs: Iterable[Run]) -> list[float]:
+    """Return the rates that were violated, the lowest first."""
+    return sorted({run.rate_per_s for run in runs if run.violated})
+
+
+def met_on(runs: Sequence[AnyRun], rate_per_s: float = 0.0) -> dict[int, AnyRun]:
+    """Return the runs that met a rate, by server: at it or, unless that is refuted, at a higher one."""
+    latest = {(run.rate_per_s, run.server): run for run in runs if not run.late}
+    below_per_s = min(refuted_per_s(runs), default=math.inf)
+    able = {key: run for key, run in latest.items() if run.met and rate_per_s <= key[0] < below_per_s}
+    return {server: able[rate, server] for rate, server in sorted(able, reverse=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +279,7 @@ def _caveat(state: State, best: Certified) -> Caveat:
 def _between(state: State, plan: Load, simulate: Simulate, policy: Policy) -> Load | None:
     """Return the load of the default if a candidate is to be confirmed again, and there is time for both."""
     one = next(one for one in state.candidates if one.number == plan.number)
-    if state.paired is None or len(one.servers(plan.rate_per_s)) != 1 or state.paired.number == plan.number:
+    if state.paired is None or len(met_on(one.runs, plan.rate_per_s)) != 1 or state.paired.number == plan.number:
         return None
     other = _best(state, (state.paired,), 0.0, simulate, policy)
     if other is None or plan.needed_s + one.loading_s + other.needed_s >= state.left_s:
@@ -268,21 +295,13 @@ def _best(
     for one in candidates:
         if best is not None and (not state.by_rate or one.covered_per_s < best.worth):
             break
-        planner = _Planner(
-            state=state,
-            candidate=one,
-            held_per_s=held_per_s,
-            simulate=simulate,
-            policy=policy,
-            once=state.stopping,
-        )
-        plan = planner.best()
+        plan = _Planner(state, one, held_per_s, simulate, policy, once=state.stopping).best()
         if plan is not None and (best is None or plan.worth > best.worth):
             best = plan
     return best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Planner:
     """Plans the load of a candidate. `once`: no second server will confirm it."""
 
@@ -293,34 +312,26 @@ class _Planner:
     policy: Policy
     once: bool
 
-    @property
-    def loading_s(self) -> float:
-        """The seconds until it is loaded and, if it has to be confirmed again, loaded once more."""
-        again = not self.state.stopping and len(self.candidate.servers(0.0)) < CONFIRMATIONS
-        return (again + (not self.candidate.loaded)) * self.candidate.loading_s
-
     def best(self) -> Load | None:
-        """Return the load that is worth most; None if no rate can pass in time and is worth it.
-
-        The belief has to cover the rate, and no run may have refuted it.
-        """
+        """Return the load that is worth most; None if no rate can pass in time and is worth it."""
         plans: list[Load] = []
-        one, policy, held_per_s = self.candidate, self.policy, self.held_per_s
+        state, one, policy, held_per_s = self.state, self.candidate, self.policy, self.held_per_s
 
         def tried(rate_per_s: float) -> bool:
             """Plan for a rate; True if it is the best so far."""
             most = max((plan.worth for plan in plans), default=held_per_s)
             plan = self._plan(rate_per_s, most)
-            if plan is not None:
-                plans.append(plan)
+            plans.extend(filter(None, [plan]))
             return plan is not None and plan.outlook.share > 0 and plan.worth > most
 
-        if self.state.fixed_per_s is not None:
-            if self.state.fixed_per_s < one.refuted_per_s:
-                tried(self.state.fixed_per_s)
+        if state.fixed_per_s is not None:
+            if state.fixed_per_s not in refuted_per_s(one.runs):
+                tried(state.fixed_per_s)
         else:
             most_per_s = self._most_per_s()
-            begun = {rate for rate, _ in one.sent if held_per_s < rate <= most_per_s}
+            begun = {
+                run.rate_per_s for run in one.runs if held_per_s < run.rate_per_s <= most_per_s and not run.late
+            }
             for rate_per_s in sorted(begun):
                 tried(rate_per_s)
             all(map(tried, (share * most_per_s for share in policy.shares if share * most_per_s > held_per_s)))
@@ -332,48 +343,52 @@ class _Planner:
                 tried(rate_per_s)
                 rate_per_s *= policy.lower
         best = max((plan for plan in plans if plan.outlook.share > 0), key=lambda plan: plan.worth, default=None)
-        if held_per_s or self.state.left_s - self.loading_s < MIN_RUN_S:
+        if held_per_s or state.left_s - self._loading_s < MIN_RUN_S:
             return best
         if not self.once and (best is None or best.outlook.share < policy.likely):
             # A rate that is met on one server is better than none.
             alone = replace(self, once=True).best()
             return alone if best is None or (alone is not None and alone.worth > best.worth) else best
-        if best is None and plans and self.state.fixed_per_s is None:
-            lowest_per_s = min([plans[0].rate_per_s, *(rate for rate, _ in one.sent)])
-            rate_per_s = policy.last_resort * lowest_per_s
-            return replace(plans[0], rate_per_s=rate_per_s, restart=self.state.server in one.servers(rate_per_s))
+        if best is None and plans and state.fixed_per_s is None:
+            sent = [run.rate_per_s for run in one.runs if not run.late]
+            rate_per_s = policy.last_resort * min([plans[0].rate_per_s, *sent])
+            return replace(plans[0], rate_per_s=rate_per_s, restart=state.server in met_on(one.runs, rate_per_s))
         return best
 
+    @property
+    def _loading_s(self) -> float:
+        """The seconds until it is loaded and, if it has to be confirmed again, loaded once more."""
+        again = not self.state.stopping and len(met_on(self.candidate.runs)) < CONFIRMATIONS
+        return (again + (not self.candidate.loaded)) * self.candidate.loading_s
+
     def _most_per_s(self) -> float:
-        one, policy = self.candidate, self.policy
+        """Return the highest rate that is worth a try: the belief has to cover it, and no run to speak against it.
+
+        If the belief does not explain the last two rates that were violated, it is wrong: the next is twice as far
+        below the last as that was below the one before, but not in the lower half above a met rate.
+        """
+        one, policy, held = self.candidate, self.policy, self.held_per_s > 0
+        given_up_per_s = min((run.rate_per_s for run in one.runs if run.hopeless), default=math.inf)
+        last, before, *_ = *refuted_per_s(one.runs), math.inf, math.inf
+        explained = one.covered_per_s < last or before == math.inf
+        step = policy.refuted if explained else min(policy.refuted, (last / before) ** 2)
+        met_per_s = max((run.rate_per_s for run in one.runs if run.met and run.rate_per_s < last), default=0.0)
         return min(
             one.covered_per_s,
-            self._below_refuted(),
-            (policy.refuted if self.held_per_s else policy.lower) * one.given_up_per_s,
-            (policy.lower if self.held_per_s else LATE_STEP) * one.late_per_s,
+            max(step * last, math.sqrt(met_per_s * last) if met_per_s else 0.0),
+            (policy.refuted if held else policy.lower) * given_up_per_s,
+            (policy.lower if held else LATE_STEP) * one.late_per_s,
         )
-
-    def _below_refuted(self) -> float:
-        """Return the highest rate that is worth a try after violated ones.
-
-        If the belief does not explain the last two, it is wrong: the next is twice as far below the last as that
-        was below the one before, but not in the lower half above a met rate.
-        """
-        one, refuted = self.candidate, self.policy.refuted
-        last, before = one.refuted_per_s, one.refuted_before_per_s
-        step = min(refuted, (last / before) ** 2) if one.covered_per_s >= last and before < math.inf else refuted
-        met = [rate for rate, _ in one.met if rate < last]
-        return max(step * last, math.sqrt(max(met) * last) if met else 0.0)
 
     def _plan(self, rate_per_s: float, least_worth: float) -> Load | None:
         """Return the load at a rate; None if there is too little time for it to be worth more."""
-        state, one, loading_s, held_per_s = self.state, self.candidate, self.loading_s, self.held_per_s
-        on = one.servers(rate_per_s)
+        state, one, held_per_s = self.state, self.candidate, self.held_per_s
+        on = met_on(one.runs, rate_per_s)
         servers = 1 if on or self.once else CONFIRMATIONS
         worthy_s = PATIENCE_S * math.log(rate_per_s / least_worth) if least_worth > 0 else math.inf
-        seconds = (min(state.left_s, worthy_s) - loading_s) / servers
-        begun = (rate_per_s, state.server) in one.sent
-        if seconds < max(MIN_RUN_S, 0.0 if begun else state.least_s):
+        seconds = (min(state.left_s, worthy_s) - self._loading_s) / servers
+        here = [run.rate_per_s for run in one.runs if run.server == state.server and not run.late]
+        if seconds < max(MIN_RUN_S, 0.0 if rate_per_s in here else state.least_s):
             return None
         least_share = (least_worth - held_per_s) / max(1e-9, rate_per_s - held_per_s)
         outlook = self.simulate(one.number, rate_per_s, seconds, least_share)
@@ -384,7 +399,7 @@ class _Planner:
             outlook=replace(outlook, seconds=max(outlook.seconds, least_s)),
             servers=servers,
             restart=state.server in on,
-            loading_s=loading_s,
+            loading_s=self._loading_s,
             reload_s=one.loading_s,
             held_per_s=held_per_s,
         )

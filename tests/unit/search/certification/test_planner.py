@@ -18,6 +18,7 @@ from search.certification.planner import (
     Done,
     Load,
     Policy,
+    Run,
     Simulate,
     State,
     Step,
@@ -52,6 +53,14 @@ def load(*candidates: Candidate, **known: Any) -> Load:
     return found
 
 
+def after(*runs: Run, **changes: Any) -> Candidate:
+    return replace(ONE, runs=runs, **changes)
+
+
+def run(rate_per_s: float, shown: str, server: int = 0) -> Run:
+    return Run(rate_per_s=rate_per_s, server=server, **{shown: True})
+
+
 def test_the_first_rate_is_below_the_capacity_and_two_servers_confirm_it() -> None:
     first = load()
     assert 0.7 * CAPACITY < first.rate_per_s < CAPACITY
@@ -67,31 +76,34 @@ def test_less_time_is_for_a_lower_rate_and_too_little_for_none() -> None:
 
 
 def test_what_one_server_met_is_sent_again_on_a_restarted_one() -> None:
-    begun = replace(ONE, sent=((850.0, 0),), met=((850.0, 0),), loaded=True)
+    begun = after(run(850.0, "met"), loaded=True)
     again = load(begun, left_s=9.5, best=ONCE)
     assert (again.rate_per_s, again.servers, again.restart) == (850.0, 1, True)
     assert again.most_s(8.5) == 8.5
 
 
 def test_a_rate_that_was_refuted_is_not_planned_again() -> None:
-    assert load(replace(ONE, refuted_per_s=800.0)).rate_per_s < 800.0
+    assert load(after(run(800.0, "violated"))).rate_per_s < 800.0
 
 
 def test_after_two_refuted_rates_the_next_is_twice_as_far_below_but_not_far_below_a_rate_that_was_met() -> None:
-    refuted = replace(ONE, refuted_per_s=800.0, refuted_before_per_s=1000.0)
+    refuted = after(run(1000.0, "violated"), run(800.0, "violated"))
     assert load(refuted).rate_per_s <= 800.0 * 0.8**2
-    begun = replace(refuted, sent=((700.0, 0), (700.0, 1)), met=((700.0, 0), (700.0, 1)))
+    begun = after(run(700.0, "met"), run(700.0, "met", 1), *refuted.runs)
     assert 700.0 < load(begun, best=HELD).rate_per_s <= 750.0
 
 
 def test_rates_that_slow_phases_explain_do_not_lower_the_next_below_what_is_covered() -> None:
-    explained = replace(ONE, covered_per_s=700.0, refuted_per_s=770.0, refuted_before_per_s=1050.0)
+    explained = after(run(1050.0, "violated"), run(770.0, "violated"), covered_per_s=700.0)
     assert 0.8 * 700.0 < load(explained).rate_per_s <= 700.0
 
 
 def test_below_a_rate_at_which_a_run_was_hopeless_or_the_client_late_the_next_is_clearly_lower() -> None:
-    assert load(replace(ONE, given_up_per_s=800.0)).rate_per_s <= POLICY.lower * 800.0
-    assert load(replace(ONE, late_per_s=800.0)).rate_per_s <= 400.0
+    assert load(after(run(800.0, "hopeless"))).rate_per_s <= POLICY.lower * 800.0
+    late = run(800.0, "late")
+    assert load(after(late)).rate_per_s > 800.0
+    assert load(after(late, late)).rate_per_s <= 400.0
+    assert load(after(late, late, run(850.0, "met"), late)).rate_per_s > 800.0
 
 
 def test_with_a_certified_rate_only_a_higher_one_that_is_worth_its_seconds_is_planned() -> None:
@@ -102,8 +114,8 @@ def test_with_a_certified_rate_only_a_higher_one_that_is_worth_its_seconds_is_pl
 def test_the_rate_of_the_objective_is_the_only_one() -> None:
     asked: dict[str, Any] = {"by_rate": False, "fixed_per_s": 500.0}
     assert load(**asked).rate_per_s == 500.0
-    assert step(replace(ONE, refuted_per_s=500.0), **asked) == Done()
-    assert load(replace(ONE, refuted_per_s=500.0), replace(ONE, number=2), **asked).number == 2
+    assert step(after(run(500.0, "violated")), **asked) == Done()
+    assert load(after(run(500.0, "violated")), replace(ONE, number=2), **asked).number == 2
 
 
 def test_the_candidate_that_is_worth_more_is_loaded_the_second_only_if_it_may_be_better() -> None:
@@ -127,7 +139,7 @@ def test_a_load_is_worth_more_the_likelier_and_the_sooner_it_passes() -> None:
 
 
 def test_the_default_is_sent_its_load_between_two_runs_of_a_candidate_if_there_is_time_for_both() -> None:
-    begun = replace(ONE, sent=((950.0, 0),), met=((950.0, 0),), loaded=True)
+    begun = after(run(950.0, "met"), loaded=True)
     default = replace(ONE, number=0)
     between = load(begun, best=ONCE, paired=default)
     assert (between.number, between.between) == (0, True)
