@@ -42,7 +42,7 @@ from optimizer.run.run_directory import (
 from optimizer.run.workload_inputs import checked_workload, keep_input_data, kept_input_data, workload_of
 from optimizer.run_file import save_config, slo_of
 from search.answer.comparison import RunComparisonRecord, compare_runs, conditions
-from search.certification.planner import POLICY
+from search.certification.policy import POLICY
 from search.records.recommendation import NoRecommendationRecord, RecommendationRecord
 from search.records.run_files import (
     RECOMMENDATION_FILE,

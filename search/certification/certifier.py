@@ -21,7 +21,8 @@ from loadgen.statistics.confirm import (
 )
 from loadgen.statistics.slo_test import Verdict, combined_answer
 from search.certification.evidence import ConfirmationRun, Evidence
-from search.certification.planner import POLICY, Candidate, Certified, Load, Policy, Run, met_on, refuted_per_s
+from search.certification.planner import Candidate, Certified, Load, Run, met_on, refuted_per_s
+from search.certification.policy import POLICY, Policy
 from search.labels import memory_text
 from search.records.certificate import CertificateRecord, SlowPhasesRecord
 from search.records.confirmations import believed, keep_attempt
@@ -189,7 +190,7 @@ class Certifier:
             met = len(met_at) >= LOOKS_MET and seen.until_s >= policy.least_met_s
             return answer == "violated" or met or hopeless >= policy.looks_hopeless
 
-        duration_s = step.most_s(self.left_s(), policy)
+        duration_s = step.most_s(self.left_s())
         before = self.bench.spent.contention
         before_it = believed(
             self.belief.usual_per_s(trial),

@@ -7,22 +7,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from search.certification import planner
 from search.certification.certifier import Certifier
-from search.certification.planner import (
-    POLICY,
-    Caveat,
-    Done,
-    Load,
-    Policy,
-    Simulate,
-    Stage,
-    State,
-    Step,
-    Try,
-    Watch,
-    met_on,
-    next_step,
-)
+from search.certification.planner import Stage, State, Step
+from search.certification.policy import POLICY, Policy
 from search.simulator.replay import MIN_REPLAY_S
 from search.study.guided_search import GuidedSearch, surrogate_for
 from search.study.storage import StorageFailed
@@ -39,7 +27,7 @@ from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")
 
-Decide = Callable[[State, Simulate, Policy], Step]
+Decide = Callable[[State, planner.Simulate, Policy], Step]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +44,7 @@ def certify_best(
     search: GuidedSearch | None = None,
     *,
     policy: Policy = POLICY,
-    decide: Decide = next_step,
+    decide: Decide = planner.next_step,
 ) -> CertifiedResult | None:
     """Return the best trial whose rate is confirmed on two servers, the second one restarted; None if none is.
 
@@ -94,7 +82,7 @@ class Certification:
     certifier: Certifier
     context: TrialRunner
     search: GuidedSearch | None = None
-    decide: Decide = next_step
+    decide: Decide = planner.next_step
     _certified: dict[int, Trial] = field(default_factory=dict)
 
     def result(
@@ -158,9 +146,8 @@ class Certification:
         certifier, objective, wanted = self.certifier, self.context.objective, self.context.slo.confidence
         if not candidates or self.context.stop():  # whoever asks to finish does not ask for less confidence
             return
-        rate_per_s = objective.rate_per_s or certifier.policy.shares[0] * certifier.belief.highest_covered(
-            candidates[0]
-        )
+        share, covered_per_s = certifier.policy.shares[0], certifier.belief.highest_covered
+        rate_per_s = objective.rate_per_s or share * covered_per_s(candidates[0])
         certifier.confidence = affordable_confidence(rate_per_s, self.context.slo, certifier.left_s())
         if certifier.confidence < wanted:
             certifier.caveat = (
@@ -185,9 +172,9 @@ class Certification:
             state = self._state(stage, candidates, best, paired, untried=untried)
             step = self.decide(state, certifier.simulate, certifier.policy)
             log.info("next: %s", step)
-            if isinstance(step, Try):
+            if isinstance(step, planner.Try):
                 untried = self._try(candidates, step)
-            elif isinstance(step, Load):
+            elif isinstance(step, planner.Load):
                 found = certifier.run(step)
                 self._certified = {n: one for n, one in self._certified.items() if not self._is_withdrawn(one)}
                 if found is not None:
@@ -198,7 +185,7 @@ class Certification:
                     best = self._better(best, found)
                 untried = stage == "find"
             else:
-                assert isinstance(step, Done)
+                assert isinstance(step, planner.Done)
                 return best if best is None or step.caveat is None else _with_caveat(best, step.caveat)
 
     def _state(
@@ -212,19 +199,19 @@ class Certification:
         able = [one for one in mine if one.number not in certifier.lost and certifier.fits(one)]
         if objective.rate_per_s is None:
             able = able[: certifier.policy.compared if objective.by_rate else 1]
-        waits = paired is not None and paired.number not in self._certified and paired.number not in certifier.lost
-        search, trial_s = self.search, 0.0
-        untried = untried and search is not None and bool(candidates) and objective.by_rate
-        if untried:
+        waits = (
+            self._certified and paired is not None and paired.number not in certifier.lost | self._certified.keys()
+        )
+        default = paired if waits and paired is not None and certifier.fits(paired) else None
+        trial_s = math.inf
+        if untried and self.search is not None and candidates and objective.by_rate:
             loading_s = max(trial.loading_s for trial in candidates)
             trial_s = 2 * loading_s + MIN_REPLAY_S + self._certificate_s(candidates)
         return State(
             stage=stage,
             candidates=tuple(map(certifier.candidate, able)),
             best=None if best is None else certifier.certified(best, held_per_s),
-            paired=certifier.candidate(paired)
-            if paired is not None and waits and certifier.fits(paired)
-            else None,
+            paired=None if default is None else certifier.candidate(default),
             left_s=certifier.left_s(),
             server=certifier.server,
             stopping=certifier.once,
@@ -232,7 +219,6 @@ class Certification:
             by_rate=objective.by_rate,
             fixed_per_s=objective.rate_per_s,
             least_s=colocated_s(slo, confidence_of_a_run(certifier.confidence)) / BAD_LUCK,
-            untried=untried,
             trial_s=trial_s,
         )
 
@@ -250,9 +236,11 @@ class Certification:
             unseen_s=0.0 if belief.ignore_slow_phases else policy.watched_s - belief.speed.seen_s,
             to_watch_s=policy.watch_s + (certifier.bench.config != winner.served) * winner.loading_s,
         )
-        return isinstance(self.decide(state, certifier.simulate, policy), Watch) and certifier.watch(winner)
+        return isinstance(self.decide(state, certifier.simulate, policy), planner.Watch) and certifier.watch(
+            winner
+        )
 
-    def _try(self, candidates: list[Trial], step: Try) -> bool:
+    def _try(self, candidates: list[Trial], step: planner.Try) -> bool:
         """Run the trial that is most worth it, which becomes a candidate; False if no other may be worth one.
 
         Before a first certificate that is one at most.
@@ -299,12 +287,12 @@ class Certification:
         """True if a certified trial mixes rows, or if a later run violated the SLO at its rate or a lower one."""
         certificate, certifier = trial.certificate, self.certifier
         assert certificate is not None
-        return trial.number in certifier.mixing or not met_on(
+        return trial.number in certifier.mixing or not planner.met_on(
             certifier.evidence(trial).runs, certificate.rate_per_s
         )
 
 
-def _with_caveat(trial: Trial, caveat: Caveat) -> Trial:
+def _with_caveat(trial: Trial, caveat: planner.Caveat) -> Trial:
     assert trial.certificate is not None
     both = "; ".join(filter(None, (trial.certificate.caveat, caveat)))
     return trial.changed(certificate=trial.certificate.changed(caveat=both))

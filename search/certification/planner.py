@@ -26,64 +26,11 @@ from enum import StrEnum
 from typing import Literal, TypeVar
 
 from loadgen.statistics.confirm import MIN_RUN_S
+from search.certification.policy import POLICY, Policy
 from search.study.acquisition import PATIENCE_S
 from search.study.belief import Outlook
 from search.trials.context import CONFIRMATIONS
 from search.trials.predicted_trial import LATE_STEP
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """The numbers by which certification decides."""
-
-    shares: tuple[float, ...] = (0.88, 0.91, 0.935, 0.955, 0.97, 0.985)
-    """Rates are tried from 88 % of what the belief covers upwards, as long as they promise more."""
-
-    lower: float = 0.85
-    lowest: float = 0.2
-    """If the lowest of these does not pass, lower ones are tried, down to a fifth."""
-
-    likely: float = 0.5
-    """If no rate passes on two servers in half of the simulated tests, one server has all of the time."""
-
-    last_resort: float = 0.7
-    """If no rate is likely to pass, 70 % of the lowest that was sent is tried."""
-
-    refuted: float = 0.985
-    """After a rate was violated, 98.5 % of it are the most that is tried; after one was given up, too, if a lower
-    one is certified. Before, `lower` of it: the bursts that it met are longer than the simulated ones."""
-
-    compared: int = 2
-    """The candidates whose plans are compared."""
-
-    first_server_share: float = 0.5
-    """A run that has to be repeated on another server may take half of the time."""
-
-    least_met_s: float = 5.0
-    """A run that meets a rate lasts 5 s, if there is time. At 44,000/s the test decides within 3 s, which show
-    little of how a machine drifts: two such runs met 44,463/s of an engine that did not keep 43,461/s for 10 s."""
-
-    looks_hopeless: int = 4
-    """A run ends after four looks in a row at which it cannot be met in its time, even if a burst was bad luck."""
-
-    when_stopped_s: float = 30.0
-    """After the user has asked to finish, certification takes at most 30 s."""
-
-    min_for_default_s: float = 15.0
-    """The default, which is only compared with, may take as long as the winner, and 15 s in any case."""
-
-    watch_s: float = 5.0
-    watched_s: float = 90.0
-    """The machine is watched for 90 s, at the end in runs of 5 s: what comes once in 30 s is seen with 95 %."""
-
-    enough_phases: int = 3
-    """From three slow phases on, it is known how often they come and how slow they are."""
-
-    small: float = 0.9
-    """Slow phases are reported if they cost more than a tenth of the capacity."""
-
-
-POLICY = Policy()
 
 
 class Caveat(StrEnum):
@@ -120,6 +67,11 @@ class Candidate:
     loading_s: float
     loaded: bool = False
     runs: tuple[Run, ...] = ()
+
+    @property
+    def sent_per_s(self) -> list[float]:
+        """The rates that were sent by a client in time, ascending."""
+        return sorted({run.rate_per_s for run in self.runs if not run.late})
 
     @property
     def late_per_s(self) -> float:
@@ -169,8 +121,8 @@ class State:
     """All that a step depends on.
 
     `server` counts restarts. `paired` is the default while it waits for a second run. `least_s` is what any run
-    takes because of colocated models. `trial_s` is the time without which no trial begins; `untried`: one may be
-    worth its seconds. The machine is watched for `unseen_s` more, which takes `to_watch_s` at a time.
+    takes because of colocated models. `trial_s` is the time without which no trial begins; infinite: none may be
+    worth it. The machine is watched for `unseen_s` more, which takes `to_watch_s` at a time.
     """
 
     stage: Stage
@@ -184,8 +136,7 @@ class State:
     by_rate: bool = True
     fixed_per_s: float | None = None
     least_s: float = 0.0
-    untried: bool = False
-    trial_s: float = 0.0
+    trial_s: float = math.inf
     unseen_s: float = 0.0
     to_watch_s: float = 0.0
 
@@ -219,11 +170,9 @@ class Load:
         """The seconds until the rate is certified, if it passes."""
         return self.loading_s + self.servers * self.outlook.seconds
 
-    def most_s(self, left_s: float, policy: Policy = POLICY) -> float:
+    def most_s(self, left_s: float) -> float:
         """Return how long the run may take of the seconds that are left when it begins."""
-        return (
-            left_s if self.servers == 1 else max(MIN_RUN_S, policy.first_server_share * (left_s - self.reload_s))
-        )
+        return left_s if self.servers == 1 else max(MIN_RUN_S, (left_s - self.reload_s) / self.servers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,15 +204,17 @@ def next_step(state: State, simulate: Simulate, policy: Policy = POLICY) -> Step
     """Return what to do next; the module's table says when it is what."""
     if state.stage == "watch":
         return Watch() if not state.stopping and state.unseen_s > 0 and state.left_s > state.to_watch_s else Done()
-    held_per_s = 0.0 if state.best is None else state.best.held_per_s
-    if state.untried and not state.stopping and state.left_s >= state.trial_s:
+    best = state.best
+    held_per_s = 0.0 if best is None else best.held_per_s
+    if not state.stopping and state.left_s >= state.trial_s:
         return Try(by_luck=not held_per_s)
-    plan = _best(state, state.candidates, held_per_s, simulate, policy)
+    planner = _Planner(state, simulate, policy)
+    plan = planner.best(state.candidates, held_per_s)
     if held_per_s and (plan is None or plan.worth <= held_per_s):
         return Done()
-    if plan is None or (state.stopping and state.best is not None) or state.untrusted:
-        return Done(caveat=None if state.best is None or held_per_s else _caveat(state, state.best))
-    return _between(state, plan, simulate, policy) or plan
+    if plan is None or (state.stopping and best is not None) or state.untrusted:
+        return Done(caveat=None if best is None or held_per_s else _caveat(state, best))
+    return planner.between(plan) or plan
 
 
 def _caveat(state: State, best: Certified) -> Caveat:
@@ -276,117 +227,110 @@ def _caveat(state: State, best: Certified) -> Caveat:
     return Caveat.NO_TIME if best.met_last else Caveat.NOT_AGAIN
 
 
-def _between(state: State, plan: Load, simulate: Simulate, policy: Policy) -> Load | None:
-    """Return the load of the default if a candidate is to be confirmed again, and there is time for both."""
-    one = next(one for one in state.candidates if one.number == plan.number)
-    if state.paired is None or len(met_on(one.runs, plan.rate_per_s)) != 1 or state.paired.number == plan.number:
-        return None
-    other = _best(state, (state.paired,), 0.0, simulate, policy)
-    if other is None or plan.needed_s + one.loading_s + other.needed_s >= state.left_s:
-        return None
-    return replace(other, between=True)
-
-
-def _best(
-    state: State, candidates: tuple[Candidate, ...], held_per_s: float, simulate: Simulate, policy: Policy
-) -> Load | None:
-    """Return the load that is worth most; None if none can pass. The first candidate's, if not the rate counts."""
-    best: Load | None = None
-    for one in candidates:
-        if best is not None and (not state.by_rate or one.covered_per_s < best.worth):
-            break
-        plan = _Planner(state, one, held_per_s, simulate, policy, once=state.stopping).best()
-        if plan is not None and (best is None or plan.worth > best.worth):
-            best = plan
-    return best
-
-
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Plans the load of a candidate. `once`: no second server will confirm it."""
+    """Plans loads. `held_per_s` is a rate that is certified already; `once`: one server has to confirm a rate."""
 
     state: State
-    candidate: Candidate
-    held_per_s: float
     simulate: Simulate
     policy: Policy
-    once: bool
 
-    def best(self) -> Load | None:
-        """Return the load that is worth most; None if no rate can pass in time and is worth it."""
+    def best(self, candidates: Iterable[Candidate], held_per_s: float = 0.0) -> Load | None:
+        """Return the load that is worth most, the first that can pass if rates do not count; None: none can."""
+        best: Load | None = None
+        for one in candidates:
+            if best is not None and (not self.state.by_rate or one.covered_per_s < best.worth):
+                break
+            plan = self._best_of(one, held_per_s, once=self.state.stopping)
+            if plan is not None and (best is None or plan.worth > best.worth):
+                best = plan
+        return best
+
+    def between(self, plan: Load) -> Load | None:
+        """Return the load of the default if a candidate is to be confirmed again, and there is time for both."""
+        one = next(one for one in self.state.candidates if one.number == plan.number)
+        paired = self.state.paired
+        if paired is None or len(met_on(one.runs, plan.rate_per_s)) != 1 or paired.number == plan.number:
+            return None
+        other = self.best([paired])
+        if other is None or plan.needed_s + one.loading_s + other.needed_s >= self.state.left_s:
+            return None
+        return replace(other, between=True)
+
+    def _best_of(self, one: Candidate, held_per_s: float, *, once: bool) -> Load | None:
+        plans, state = self._plans(one, held_per_s, once=once), self.state
+        best = max((plan for plan in plans if plan.outlook.share > 0), key=lambda plan: plan.worth, default=None)
+        if held_per_s or state.left_s - self._loading_s(one) < MIN_RUN_S:
+            return best
+        if not once and (best is None or best.outlook.share < self.policy.likely):
+            # A rate that is met on one server is better than none.
+            alone = self._best_of(one, held_per_s, once=True)
+            return alone if best is None or (alone is not None and alone.worth > best.worth) else best
+        if best is None and plans and state.fixed_per_s is None:
+            rate_per_s = self.policy.last_resort * min([plans[0].rate_per_s, *one.sent_per_s])
+            return replace(plans[0], rate_per_s=rate_per_s, restart=state.server in met_on(one.runs, rate_per_s))
+        return best
+
+    def _plans(self, one: Candidate, held_per_s: float, *, once: bool) -> list[Load]:
+        """Return the loads of the rates of which more may be expected than of those before them."""
         plans: list[Load] = []
-        state, one, policy, held_per_s = self.state, self.candidate, self.policy, self.held_per_s
 
         def tried(rate_per_s: float) -> bool:
             """Plan for a rate; True if it is the best so far."""
             most = max((plan.worth for plan in plans), default=held_per_s)
-            plan = self._plan(rate_per_s, most)
+            plan = self._plan(one, rate_per_s, held_per_s, most, once=once)
             plans.extend(filter(None, [plan]))
             return plan is not None and plan.outlook.share > 0 and plan.worth > most
 
-        if state.fixed_per_s is not None:
-            if state.fixed_per_s not in refuted_per_s(one.runs):
-                tried(state.fixed_per_s)
-        else:
-            most_per_s = self._most_per_s()
-            begun = {
-                run.rate_per_s for run in one.runs if held_per_s < run.rate_per_s <= most_per_s and not run.late
-            }
-            for rate_per_s in sorted(begun):
-                tried(rate_per_s)
-            all(map(tried, (share * most_per_s for share in policy.shares if share * most_per_s > held_per_s)))
-            rate_per_s = policy.lower * policy.shares[0] * most_per_s
-            # Until the best plan passes in all simulated tests.
-            while rate_per_s > max(held_per_s, policy.lowest * most_per_s) and not (
-                plans and max(plans, key=lambda plan: plan.worth).outlook.share == 1
-            ):
-                tried(rate_per_s)
-                rate_per_s *= policy.lower
-        best = max((plan for plan in plans if plan.outlook.share > 0), key=lambda plan: plan.worth, default=None)
-        if held_per_s or state.left_s - self._loading_s < MIN_RUN_S:
-            return best
-        if not self.once and (best is None or best.outlook.share < policy.likely):
-            # A rate that is met on one server is better than none.
-            alone = replace(self, once=True).best()
-            return alone if best is None or (alone is not None and alone.worth > best.worth) else best
-        if best is None and plans and state.fixed_per_s is None:
-            sent = [run.rate_per_s for run in one.runs if not run.late]
-            rate_per_s = policy.last_resort * min([plans[0].rate_per_s, *sent])
-            return replace(plans[0], rate_per_s=rate_per_s, restart=state.server in met_on(one.runs, rate_per_s))
-        return best
+        fixed_per_s = self.state.fixed_per_s
+        if fixed_per_s is not None:
+            if fixed_per_s not in refuted_per_s(one.runs):
+                tried(fixed_per_s)
+            return plans
+        most_per_s, policy = self._most_per_s(one, held=held_per_s > 0), self.policy
+        for rate_per_s in (rate for rate in one.sent_per_s if held_per_s < rate <= most_per_s):
+            tried(rate_per_s)
+        all(map(tried, (share * most_per_s for share in policy.shares if share * most_per_s > held_per_s)))
+        rate_per_s = policy.lower * policy.shares[0] * most_per_s
+        while rate_per_s > max(held_per_s, policy.lowest * most_per_s) and not (
+            plans and max(plans, key=lambda plan: plan.worth).outlook.share == 1
+        ):
+            tried(rate_per_s)
+            rate_per_s *= policy.lower
+        return plans
 
-    @property
-    def _loading_s(self) -> float:
-        """The seconds until it is loaded and, if it has to be confirmed again, loaded once more."""
-        again = not self.state.stopping and len(met_on(self.candidate.runs)) < CONFIRMATIONS
-        return (again + (not self.candidate.loaded)) * self.candidate.loading_s
+    def _loading_s(self, one: Candidate) -> float:
+        """Return the seconds until it is loaded and, if it has to be confirmed again, loaded once more."""
+        again = not self.state.stopping and len(met_on(one.runs)) < CONFIRMATIONS
+        return (again + (not one.loaded)) * one.loading_s
 
-    def _most_per_s(self) -> float:
+    def _most_per_s(self, one: Candidate, *, held: bool) -> float:
         """Return the highest rate that is worth a try: the belief has to cover it, and no run to speak against it.
 
         If the belief does not explain the last two rates that were violated, it is wrong: the next is twice as far
         below the last as that was below the one before, but not in the lower half above a met rate.
         """
-        one, policy, held = self.candidate, self.policy, self.held_per_s > 0
+        lower, refuted = self.policy.lower, self.policy.refuted
         given_up_per_s = min((run.rate_per_s for run in one.runs if run.hopeless), default=math.inf)
         last, before, *_ = *refuted_per_s(one.runs), math.inf, math.inf
         explained = one.covered_per_s < last or before == math.inf
-        step = policy.refuted if explained else min(policy.refuted, (last / before) ** 2)
+        step = refuted if explained else min(refuted, (last / before) ** 2)
         met_per_s = max((run.rate_per_s for run in one.runs if run.met and run.rate_per_s < last), default=0.0)
         return min(
             one.covered_per_s,
             max(step * last, math.sqrt(met_per_s * last) if met_per_s else 0.0),
-            (policy.refuted if held else policy.lower) * given_up_per_s,
-            (policy.lower if held else LATE_STEP) * one.late_per_s,
+            (refuted if held else lower) * given_up_per_s,
+            (lower if held else LATE_STEP) * one.late_per_s,
         )
 
-    def _plan(self, rate_per_s: float, least_worth: float) -> Load | None:
+    def _plan(
+        self, one: Candidate, rate_per_s: float, held_per_s: float, least_worth: float, *, once: bool
+    ) -> Load | None:
         """Return the load at a rate; None if there is too little time for it to be worth more."""
-        state, one, held_per_s = self.state, self.candidate, self.held_per_s
-        on = met_on(one.runs, rate_per_s)
-        servers = 1 if on or self.once else CONFIRMATIONS
+        state, on, loading_s = self.state, met_on(one.runs, rate_per_s), self._loading_s(one)
+        servers = 1 if on or once else CONFIRMATIONS
         worthy_s = PATIENCE_S * math.log(rate_per_s / least_worth) if least_worth > 0 else math.inf
-        seconds = (min(state.left_s, worthy_s) - self._loading_s) / servers
+        seconds = (min(state.left_s, worthy_s) - loading_s) / servers
         here = [run.rate_per_s for run in one.runs if run.server == state.server and not run.late]
         if seconds < max(MIN_RUN_S, 0.0 if rate_per_s in here else state.least_s):
             return None
@@ -399,7 +343,7 @@ class _Planner:
             outlook=replace(outlook, seconds=max(outlook.seconds, least_s)),
             servers=servers,
             restart=state.server in on,
-            loading_s=self._loading_s,
+            loading_s=loading_s,
             reload_s=one.loading_s,
             held_per_s=held_per_s,
         )

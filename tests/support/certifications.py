@@ -14,7 +14,8 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import Engine, ServingConfig
 from search.certification.certify import CertifiedResult, Decide, certify_best
-from search.certification.planner import POLICY, Policy, next_step
+from search.certification.planner import next_step
+from search.certification.policy import POLICY, Policy
 from search.records.certificate import CertificateRecord
 from search.records.confirmations import read_confirmations
 from search.records.slo import Slo

@@ -25,7 +25,8 @@ from loadgen.spec.plan import Arrivals
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.statistics.confirm import MIN_RUN_S
 from model_repo.spec import ServingConfig
-from search.certification.planner import POLICY, Caveat
+from search.certification.planner import Caveat
+from search.certification.policy import POLICY
 from search.records.confirmations import read_confirmations
 from search.records.run_files import read_trials
 from search.records.trial import GpuRecord, MeasurementRecord

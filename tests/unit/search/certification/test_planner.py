@@ -11,13 +11,11 @@ from pydantic import TypeAdapter
 
 from loadgen.spec.limits import LatencyLimit
 from search.certification.planner import (
-    POLICY,
     Candidate,
     Caveat,
     Certified,
     Done,
     Load,
-    Policy,
     Run,
     Simulate,
     State,
@@ -26,6 +24,7 @@ from search.certification.planner import (
     Watch,
     next_step,
 )
+from search.certification.policy import POLICY, Policy
 from search.study.belief import Outlook
 
 CAPACITY = 1000.0
@@ -168,10 +167,10 @@ def test_who_asks_to_finish_gets_one_run_on_one_server() -> None:
 
 
 def test_what_is_untried_is_tried_first_if_there_is_time() -> None:
-    assert step(untried=True) == Try(by_luck=True)
-    assert step(untried=True, best=HELD) == Try(by_luck=False)
-    assert isinstance(step(untried=True, trial_s=101.0), Load)
-    assert isinstance(step(untried=True, stopping=True), Load)
+    assert step(trial_s=10.0) == Try(by_luck=True)
+    assert step(trial_s=10.0, best=HELD) == Try(by_luck=False)
+    assert isinstance(step(trial_s=101.0), Load)
+    assert isinstance(step(trial_s=10.0, stopping=True), Load)
 
 
 def test_the_machine_is_watched_until_it_was_seen_for_long_enough() -> None:
