@@ -43,7 +43,7 @@ from optimizer.run.run_directory import (
 from optimizer.run.workload_inputs import checked_workload, keep_input_data, kept_input_data, workload_of
 from optimizer.run_file import save_config, slo_of
 from search.answer.comparison import RunComparisonRecord, compare_runs, conditions
-from search.certification.certifier import WHEN_STOPPED_S
+from search.certification.policy import POLICY
 from search.records.recommendation import NoRecommendationRecord, RecommendationRecord
 from search.records.run_files import (
     RECOMMENDATION_FILE,
@@ -56,7 +56,7 @@ from search.records.run_files import (
 from search.trials import events
 from search.trials.events import OnEvent
 
-FINISHED_IN_S = WHEN_STOPPED_S + 10.0
+FINISHED_IN_S = POLICY.when_stopped_s + 10.0
 """After Ctrl-C: the last confirmation, and 10 s for what is under way before it and for files after it."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import insort
 from dataclasses import dataclass, field, replace
 
 from loadgen.measurement.cpu_contention import none_if_not_watched
@@ -12,7 +11,6 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.records.formats import format_rate
 from loadgen.statistics.checks import change_of
 from loadgen.statistics.confirm import (
-    LOOKS_HOPELESS,
     LOOKS_MET,
     MAX_UNTRUSTED,
     MIN_RUN_S,
@@ -22,36 +20,23 @@ from loadgen.statistics.confirm import (
     is_hopeless,
 )
 from loadgen.statistics.slo_test import Verdict, combined_answer
-from search.certification.plans import LEAST_MET_S, ConfirmationRun, Evidence, Plan
+from search.certification.evidence import ConfirmationRun, Evidence
+from search.certification.planner import Candidate, Certified, Load, Run, met_on, refuted_per_s
+from search.certification.policy import POLICY, Policy
 from search.labels import memory_text
 from search.records.certificate import CertificateRecord, SlowPhasesRecord
 from search.records.confirmations import believed, keep_attempt
 from search.records.trial import AnswersRecord
-from search.study.belief import Belief
+from search.study.belief import Belief, Outlook
 from search.study.store import TrialStore
 from search.trials import events
 from search.trials.bench import BenchFailed, ObservedBench
-from search.trials.context import CONFIRMATIONS, TrialContext
+from search.trials.context import TrialContext
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")
 
-WHEN_STOPPED_S = 30.0
-"""After the user has asked to finish, certification takes at most 30 s."""
-
-ENOUGH_PHASES = 3
-"""From three slow phases on, it is known how often they come and how slow they are."""
-
-WATCH_S, WATCHED_S = 5.0, 90.0
-"""The machine is watched for 90 s, at the end in runs of 5 s: what comes once in 30 s is then seen with 95 %."""
-
-SMALL = 0.9
-"""Slow phases are reported if they cost more than a tenth of the capacity."""
-
 NOT_COVERED = "it would not have met the SLO while the machine was slowest"
-
-FIRST_SERVER_SHARE = 0.5
-"""A run that has to be repeated on another server may take half of the time."""
 
 ANOTHER = 15_485_863
 """Between the seeds of two runs."""
@@ -67,6 +52,7 @@ class Certifier:
     store: TrialStore
     deadline_s: float
     confidence: float
+    policy: Policy = POLICY
     server: int = 0
     """The number of restarts so far."""
 
@@ -80,6 +66,7 @@ class Certifier:
     mixing: set[int] = field(default_factory=set)
     """The lost trials whose batches mix rows; what was certified for them counts no more."""
 
+    _trials: dict[int, Trial] = field(default_factory=dict)
     _evidence: dict[int, Evidence] = field(default_factory=dict)
     _answers: dict[int, AnswersRecord] = field(default_factory=dict)
     _untrusted_s: list[float] = field(default_factory=list)  # of the latest runs in a row with problems
@@ -87,10 +74,10 @@ class Certifier:
     _stopped_until_s: float = math.inf
 
     def left_s(self) -> float:
-        """Return the seconds that may still be spent, at most 30 after a request to finish; never negative."""
+        """Return the seconds that may still be spent, few after a request to finish; never negative."""
         now_s = self.context.budget.elapsed_s()
         if self.context.stop():
-            self._stopped_until_s = min(self._stopped_until_s, now_s + WHEN_STOPPED_S)
+            self._stopped_until_s = min(self._stopped_until_s, now_s + self.policy.when_stopped_s)
         return max(0.0, min(self.deadline_s, self._stopped_until_s) - now_s)
 
     def evidence(self, trial: Trial) -> Evidence:
@@ -99,37 +86,70 @@ class Certifier:
         found.confidence, found.once = self.confidence, self.once
         return found
 
-    def loading_s(self, trial: Trial) -> float:
-        """Return the seconds until the trial is loaded and, if it has to be confirmed again, loaded once more."""
-        again = not self.context.stop() and len(self.evidence(trial).on(0.0)) < CONFIRMATIONS
-        return (again + (self.bench.config != trial.served)) * trial.loading_s
+    def candidate(self, trial: Trial) -> Candidate:
+        """Return what is known of a trial that may be loaded next."""
+        self._trials[trial.number], evidence = trial, self.evidence(trial)
+        fixed = self.context.objective.rate_per_s is not None
+        return Candidate(
+            number=trial.number,
+            covered_per_s=math.inf if fixed else self.belief.highest_covered(trial),
+            loading_s=trial.loading_s,
+            loaded=self.bench.config == trial.served,
+            runs=tuple(Run(**{name: getattr(run, name) for name in Run.__slots__}) for run in evidence.runs),
+        )
+
+    def certified(self, trial: Trial, held_per_s: float) -> Certified:
+        """Return what is known of the best certified trial."""
+        assert trial.certificate is not None
+        runs = self.evidence(trial).runs
+        last = next(run for run in reversed(runs) if not run.late)
+        return Certified(
+            number=trial.number,
+            held_per_s=held_per_s,
+            met_last=last.server in met_on(runs, trial.certificate.rate_per_s),
+            lost=trial.number in self.lost,
+        )
+
+    def simulate(self, number: int, rate_per_s: float, left_s: float, least_share: float) -> Outlook:
+        """Return how a test of a candidate at a rate is likely to end, with its earlier runs on this server."""
+        trial = self._trials[number]
+        evidence = self.evidence(trial)
+        met_here = self.server in met_on(evidence.runs, rate_per_s)
+        return self.belief.outlook(
+            trial,
+            rate_per_s,
+            left_s=left_s,
+            confidence=evidence.of_each,
+            before=() if met_here else evidence.logs(rate_per_s, self.server),
+            least_share=least_share,
+        )
 
     def untrusted(self) -> bool:
         """True if the latest runs all measured the client, for long enough."""
         return len(self._untrusted_s) >= MAX_UNTRUSTED and sum(self._untrusted_s) >= UNTRUSTED_FOR_S
 
-    def run(self, plan: Plan) -> Trial | None:
-        """Send the load of a plan, on a restarted server if its rate was met once; return the certified trial.
+    def run(self, step: Load) -> Trial | None:
+        """Send the load of a step; return the certified trial.
 
         None if the rate is not met yet, or the trial cannot be served.
         """
+        trial = self._trials[step.number]
         try:
-            if self.bench.config != plan.trial.served:
-                self.bench.load(plan.trial.served)
-            met_here = self.server in self.evidence(plan.trial).on(plan.rate_per_s)
-            if met_here and not self.context.stop() and self.left_s() >= MIN_RUN_S:
+            if self.bench.config != trial.served:
+                self.bench.load(trial.served)
+            if step.restart and not self.context.stop() and self.left_s() >= MIN_RUN_S:
                 self.bench.restart()
                 self.server += 1
             if self.left_s() < MIN_RUN_S:
                 return None
-            certified = self._measured(plan)
+            certified = self._measured(trial, step)
             if certified is not None:
                 certified = self._with_answers(certified)
         except BenchFailed as failure:
-            self.lost.add(plan.trial.number)
-            log.warning("certification of trial %d failed: %s", plan.trial.number, failure.reason)
-            text = f"Trial {plan.trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
-            self.note(text, "certification_failed", plan.trial)
+            self.lost.add(trial.number)
+            log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
+            text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
+            self.note(text, "certification_failed", trial)
             return None
         return certified if certified is not None and self.fits(certified) else None
 
@@ -150,9 +170,9 @@ class Certifier:
         self.note(f"Trial {trial.number} is not chosen: {seen.text}.", "answers_differ", trial)
         return None
 
-    def _measured(self, plan: Plan) -> Trial | None:
-        trial, rate_per_s, evidence = plan.trial, plan.rate_per_s, self.evidence(plan.trial)
-        again = bool(evidence.on(rate_per_s))
+    def _measured(self, trial: Trial, step: Load) -> Trial | None:
+        rate_per_s, evidence, policy = step.rate_per_s, self.evidence(trial), self.policy
+        again = bool(met_on(evidence.runs, rate_per_s))
         met_at: list[tuple[Verdict, ...]] = []  # at the latest looks in a row
         hopeless, most_s = 0, math.inf
 
@@ -167,19 +187,17 @@ class Certifier:
                 return is_hopeless(one, one.limit.rate_per_s(rate_per_s), left_s)
 
             hopeless = hopeless + 1 if any(map(is_lost, verdicts)) else 0
-            met = len(met_at) >= LOOKS_MET and seen.until_s >= LEAST_MET_S
-            return answer == "violated" or met or hopeless >= LOOKS_HOPELESS
+            met = len(met_at) >= LOOKS_MET and seen.until_s >= policy.least_met_s
+            return answer == "violated" or met or hopeless >= policy.looks_hopeless
 
-        duration_s = self.left_s()
-        if plan.servers > 1:
-            duration_s = max(MIN_RUN_S, FIRST_SERVER_SHARE * (duration_s - trial.loading_s))
+        duration_s = step.most_s(self.left_s())
         before = self.bench.spent.contention
         before_it = believed(
             self.belief.usual_per_s(trial),
             self.belief.error(trial),
             covered_per_s=None if self.context.objective.rate_per_s else self.belief.highest_covered(trial),
-            chance=plan.outlook.share,
-            needed_s=plan.needed_s,
+            chance=step.outlook.share,
+            needed_s=step.needed_s,
         )
         self._runs += 1
         patient = self.context.workload.to_the_end(decided, rate_per_s, duration_s)
@@ -211,22 +229,22 @@ class Certifier:
             self.note(f"{format_rate(rate_per_s)}/s: {change}.", "run_changed", trial)
         for problem in kept.problems:
             self.note(f"In a confirmation run {problem}", "run_not_trusted", trial)
-        if attempt.problems:
-            self._untrusted_s.append(max(attempt.load_s, MIN_RUN_S))
-            insort(evidence.late, rate_per_s)
-            return None
-        self._untrusted_s.clear()
-        contention = none_if_not_watched(self.bench.spent.contention - before)
         run = ConfirmationRun(
             rate_per_s=rate_per_s,
-            log=probe.log,
-            seconds=attempt.load_s,
             server=self.server,
-            contention=contention,
+            met=attempt.met,
+            violated=attempt.violated,
+            hopeless=hopeless >= policy.looks_hopeless and not attempt.met and not attempt.problems,
+            late=bool(attempt.problems),
+            log=probe.log,
+            attempt=attempt,
+            contention=none_if_not_watched(self.bench.spent.contention - before),
         )
-        evidence.add(run, attempt)
-        if hopeless >= LOOKS_HOPELESS and not attempt.met:
-            evidence.given_up_per_s = min(evidence.given_up_per_s, rate_per_s)
+        evidence.runs.append(run)
+        if run.late:
+            self._untrusted_s.append(max(attempt.load_s, MIN_RUN_S))
+            return None
+        self._untrusted_s.clear()
         certified = self._with_certificate(trial, attempt) if attempt.met else None
         certificate = None if certified is None else certified.certificate
         self.context.on_event(
@@ -250,7 +268,7 @@ class Certifier:
     def _with_machine(self, certificate: CertificateRecord) -> CertificateRecord:
         """Return the certificate with how rare slow phases have to be to be unlikely to be seen, if few were."""
         seen_s = sum(run.seconds for run in self.bench.runs)
-        known = self.belief.ignore_slow_phases or self.belief.speed.slow_phases() >= ENOUGH_PHASES
+        known = self.belief.ignore_slow_phases or self.belief.speed.slow_phases() >= self.policy.enough_phases
         every_s = None if known else seen_s / -math.log1p(-self.context.slo.confidence)
         return certificate.changed(unseen_every_s=every_s)
 
@@ -260,8 +278,10 @@ class Certifier:
         share, slowdown = speed.slow_share()
         violated = [one.rate_per_s for one in trial.load_runs if one.trusted and one.answer == "violated"]
         # Not more than what was violated: a front end at its limit may look like a slow machine.
-        usual_per_s = min([belief.usual_per_s(trial), self.evidence(trial).refuted_per_s, *violated])
-        if not share or not (belief.ignore_slow_phases or belief.highest_covered(trial) < SMALL * usual_per_s):
+        usual_per_s = min([belief.usual_per_s(trial), *refuted_per_s(self.evidence(trial).runs), *violated])
+        if not share or not (
+            belief.ignore_slow_phases or belief.highest_covered(trial) < self.policy.small * usual_per_s
+        ):
             return None
         return SlowPhasesRecord(
             share=share,
@@ -298,16 +318,14 @@ class Certifier:
         )
 
     def watch(self, trial: Trial) -> bool:
-        """Look at the machine under a certified trial for a moment; False if it was seen long enough."""
-        needed_s = WATCH_S + (self.bench.config != trial.served) * trial.loading_s
-        known = self.belief.ignore_slow_phases or self.belief.speed.seen_s >= WATCHED_S
-        if known or self.left_s() <= needed_s or self.context.stop():
-            return False
+        """Look at the machine under a certified trial for a moment; False if nothing was seen."""
         try:
             if self.bench.config != trial.served:
                 self.bench.load(trial.served)
             self._runs += 1
-            self.bench.measure(self.covered_per_s(trial), WATCH_S, self.context.seed + ANOTHER * self._runs)
+            self.bench.measure(
+                self.covered_per_s(trial), self.policy.watch_s, self.context.seed + ANOTHER * self._runs
+            )
         except BenchFailed as failure:
             log.warning("the machine was not watched: %s", failure.reason)
             return False

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from search.certification import planner
 from search.certification.certifier import Certifier
-from search.certification.plans import SHARES, Plan, Planner
+from search.certification.planner import Stage, State, Step
+from search.certification.policy import POLICY, Policy
 from search.simulator.replay import MIN_REPLAY_S
-from search.simulator.surrogate import Predicted
 from search.study.guided_search import GuidedSearch, surrogate_for
 from search.study.storage import StorageFailed
 from search.study.trial_runner import SearchImpossible, TrialRunner
@@ -26,21 +27,7 @@ from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")
 
-MIN_FOR_DEFAULT_S = 15.0
-"""The default, which is only compared with, may take as long as the winner, and 15 s in any case."""
-
-COMPARED = 2
-"""The candidates whose plans are compared."""
-
-
-class Caveat(StrEnum):
-    """Why a rate is confirmed once only."""
-
-    STOPPED = "the run was stopped before it could be confirmed again"
-    NO_TIME = "there was no time to confirm it again"
-    SERVER_FAILED = "the server failed while it was confirmed again"
-    NOT_AGAIN = "the SLO was not met again"
-    NOT_TRUSTED = "the second confirmation was unreliable: the client was too slow"
+Decide = Callable[[State, planner.Simulate, Policy], Step]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +39,13 @@ class CertifiedResult:
     start: Trial | None = None
 
 
-def certify_best(runner: TrialRunner, search: GuidedSearch | None = None) -> CertifiedResult | None:
+def certify_best(
+    runner: TrialRunner,
+    search: GuidedSearch | None = None,
+    *,
+    policy: Policy = POLICY,
+    decide: Decide = planner.next_step,
+) -> CertifiedResult | None:
     """Return the best trial whose rate is confirmed on two servers, the second one restarted; None if none is.
 
     Once `runner.stop` is true, only one server confirms it, in 30 s at most and with the SLO's whole confidence. A
@@ -67,11 +60,12 @@ def certify_best(runner: TrialRunner, search: GuidedSearch | None = None) -> Cer
         store=store,
         deadline_s=budget.total_s,
         confidence=runner.slo.confidence,
+        policy=policy,
     )
     candidates = [trial for trial in store.best_first() if trial.rate_at_limit_per_s]
     defaults = [trial for trial in store.trials if trial.served == store.space.baseline(trial.served.engine)]
     start = next((trial for trial in store.trials if trial.served == store.space.start), None)
-    found = Certification(certifier=certifier, context=runner, search=search).result(
+    found = Certification(certifier=certifier, context=runner, search=search, decide=decide).result(
         candidates, defaults[-1] if defaults else None, start
     )
     try:
@@ -83,11 +77,12 @@ def certify_best(runner: TrialRunner, search: GuidedSearch | None = None) -> Cer
 
 @dataclass(slots=True, kw_only=True)
 class Certification:
-    """Decides what is sent next, and which trial is the answer."""
+    """Has the steps carried out, and keeps which trial is the answer."""
 
     certifier: Certifier
     context: TrialRunner
     search: GuidedSearch | None = None
+    decide: Decide = planner.next_step
     _certified: dict[int, Trial] = field(default_factory=dict)
 
     def result(
@@ -101,13 +96,13 @@ class Certification:
         # What the user knows is compared with first, if there is no time for both.
         measured = next((one for one in (start, default) if one is not None and one.state == "complete"), None)
         begun_s = self.context.budget.elapsed_s()
-        winner = self._best_of(candidates, paired=measured)
+        winner = self._best_of("find", candidates, paired=measured)
         if winner is None:
             return None
-        most_s = max(MIN_FOR_DEFAULT_S, self.context.budget.elapsed_s() - begun_s)
+        most_s = max(certifier.policy.min_for_default_s, self.context.budget.elapsed_s() - begun_s)
         start, default = (self._if_time(one, winner, most_s) for one in (start, default))
-        while winner.number in certifier.mixing or certifier.watch(winner):
-            winner = self._best_of(candidates, best=self._certified.get(winner.number))
+        while winner.number in certifier.mixing or self._watched(winner):
+            winner = self._best_of("find", candidates, best=self._certified.get(winner.number))
             if winner is None:
                 return None
         winner = certifier.at_covered_rate(winner)
@@ -128,7 +123,7 @@ class Certification:
             return other
         ends_s = certifier.deadline_s
         certifier.deadline_s = min(ends_s, self.context.budget.elapsed_s() + most_s)
-        found = self._best_of([other], goes_on=False) or other
+        found = self._best_of("compare", [other]) or other
         certifier.deadline_s = ends_s
         return found
 
@@ -151,7 +146,8 @@ class Certification:
         certifier, objective, wanted = self.certifier, self.context.objective, self.context.slo.confidence
         if not candidates or self.context.stop():  # whoever asks to finish does not ask for less confidence
             return
-        rate_per_s = objective.rate_per_s or SHARES[0] * certifier.belief.highest_covered(candidates[0])
+        share, covered_per_s = certifier.policy.shares[0], certifier.belief.highest_covered
+        rate_per_s = objective.rate_per_s or share * covered_per_s(candidates[0])
         certifier.confidence = affordable_confidence(rate_per_s, self.context.slo, certifier.left_s())
         if certifier.confidence < wanted:
             certifier.caveat = (
@@ -162,118 +158,114 @@ class Certification:
             text += f"rates are tested with {100 * certifier.confidence:g} %, and the result is provisional."
             self.context.on_event(events.Note(text=text, warning=True, code="lower_confidence"))
 
-    def _plan(self, candidates: list[Trial], held_per_s: float = 0.0) -> Plan | None:
-        """Return what to run next: of the first candidates, the plan that is worth most; None if none can pass."""
-        certifier, by_rate = self.certifier, self.context.objective.by_rate
-        certifier.once = self.context.stop()
-        planner = Planner(
-            belief=certifier.belief,
-            server=certifier.server,
-            once=certifier.once,
-            fixed_per_s=self.context.objective.rate_per_s,
-            least_s=colocated_s(self.context.slo, confidence_of_a_run(certifier.confidence)) / BAD_LUCK,
-        )
-        able = [one for one in candidates if one.number not in certifier.lost and certifier.fits(one)]
-        best: Plan | None = None
-        for trial in able[:COMPARED] if by_rate else able:
-            if best is not None and (not by_rate or certifier.belief.highest_covered(trial) < best.worth):
-                break
-            plan = planner.best(
-                trial,
-                certifier.evidence(trial),
-                left_s=certifier.left_s(),
-                loading_s=certifier.loading_s(trial),
-                held_per_s=held_per_s,
-            )
-            if plan is not None and (best is None or plan.worth > best.worth):
-                best = plan
-        return best
-
     def _best_of(
-        self,
-        candidates: list[Trial],
-        *,
-        best: Trial | None = None,
-        paired: Trial | None = None,
-        goes_on: bool = True,
+        self, stage: Stage, candidates: list[Trial], *, best: Trial | None = None, paired: Trial | None = None
     ) -> Trial | None:
         """Return the candidate with the highest rate that is certified, on two servers if there is time.
 
         `best` is that until now. `paired` is sent its load between the two runs of a candidate, if there is time.
-        What is still worth a trial becomes a candidate if the search goes on.
+        What is still worth a trial becomes a candidate.
         """
-        certifier = self.certifier
+        certifier, untried = self.certifier, stage == "find"
         while True:
             best = self._standing(best, candidates)
-            held_per_s = self._held_per_s(best)
-            if best is not None and held_per_s and not self.context.objective.by_rate:
-                candidates = [best]  # a higher rate is no reason for another one
-            self._try_more(candidates, held_per_s, goes_on=goes_on)
-            plan = self._plan(candidates, held_per_s)
-            if held_per_s and (plan is None or plan.worth <= held_per_s):
-                return best
-            if plan is None or (self.context.stop() and best is not None) or certifier.untrusted():
-                return None if best is None else self._with_caveat(best)
-            between = None if paired is None else self._between(plan, paired)
-            if between is not None:
-                plan, paired = between, None
-            log.info("next: trial %d, %.6g/s: chance %.2f", plan.trial.number, plan.rate_per_s, plan.outlook.share)
-            found = certifier.run(plan)
-            self._certified = {n: one for n, one in self._certified.items() if not self._is_withdrawn(one)}
-            if found is not None:
-                self._certified[found.number] = self._better(self._certified.get(found.number), found)
-            if found is not None and between is None:
-                best = self._better(best, found)
+            state = self._state(stage, candidates, best, paired, untried=untried)
+            step = self.decide(state, certifier.simulate, certifier.policy)
+            log.info("next: %s", step)
+            if isinstance(step, planner.Try):
+                untried = self._try(candidates, step)
+            elif isinstance(step, planner.Load):
+                found = certifier.run(step)
+                self._certified = {n: one for n, one in self._certified.items() if not self._is_withdrawn(one)}
+                if found is not None:
+                    self._certified[found.number] = self._better(self._certified.get(found.number), found)
+                if step.between:
+                    paired = None
+                elif found is not None:
+                    best = self._better(best, found)
+                untried = stage == "find"
+            else:
+                assert isinstance(step, planner.Done)
+                return best if best is None or step.caveat is None else _with_caveat(best, step.caveat)
 
-    def _try_more(self, candidates: list[Trial], held_per_s: float, *, goes_on: bool) -> None:
-        """Add trials that may gain more than their seconds are worth; before a first certificate one at most."""
-        runner, search = self.context, self.search
-        while goes_on and search and (prediction := self._worth_a_trial(search, candidates, held_per_s)):
-            try:
-                found = search.verify(prediction, once=not held_per_s)
-            except (SearchImpossible, StorageFailed) as failure:  # what is certified counts nevertheless
-                log.warning("the search does not go on: %s", failure)
-                self.search = None
-                return
-            if found is not None and any(one is found for one in runner.store.best_first()):
-                candidates.append(found)
-                candidates.sort(key=search.belief.usual_per_s, reverse=True)
-            goes_on = held_per_s > 0
+    def _state(
+        self, stage: Stage, candidates: list[Trial], best: Trial | None, paired: Trial | None, *, untried: bool
+    ) -> State:
+        """Return what is known; only candidates that are compared, as it takes long to know what they keep."""
+        certifier, objective, slo = self.certifier, self.context.objective, self.context.slo
+        certifier.once = self.context.stop()
+        held_per_s = 0.0 if best is None else self._held_per_s(best)
+        mine = [best] if best is not None and held_per_s and not objective.by_rate else candidates
+        able = [one for one in mine if one.number not in certifier.lost and certifier.fits(one)]
+        if objective.rate_per_s is None:
+            able = able[: certifier.policy.compared if objective.by_rate else 1]
+        waits = (
+            self._certified and paired is not None and paired.number not in certifier.lost | self._certified.keys()
+        )
+        default = paired if waits and paired is not None and certifier.fits(paired) else None
+        trial_s = math.inf
+        if untried and self.search is not None and candidates and objective.by_rate:
+            loading_s = max(trial.loading_s for trial in candidates)
+            trial_s = 2 * loading_s + MIN_REPLAY_S + self._certificate_s(candidates)
+        return State(
+            stage=stage,
+            candidates=tuple(map(certifier.candidate, able)),
+            best=None if best is None else certifier.certified(best, held_per_s),
+            paired=None if default is None else certifier.candidate(default),
+            left_s=certifier.left_s(),
+            server=certifier.server,
+            stopping=certifier.once,
+            untrusted=certifier.untrusted(),
+            by_rate=objective.by_rate,
+            fixed_per_s=objective.rate_per_s,
+            least_s=colocated_s(slo, confidence_of_a_run(certifier.confidence)) / BAD_LUCK,
+            trial_s=trial_s,
+        )
 
-    def _worth_a_trial(self, search: GuidedSearch, candidates: list[Trial], held_per_s: float) -> Predicted | None:
-        """Return what is most worth a trial if there is time for it and a certificate.
+    def _certificate_s(self, candidates: list[Trial]) -> float:
+        return usual_certificate_s(self.certifier.belief.usual_per_s(candidates[0]), self.context.slo)
 
-        Before the first certificate, what the search had no time for is not tried.
+    def _watched(self, winner: Trial) -> bool:
+        """Look at the machine under the winner if it has to be seen for longer; False if nothing more was seen."""
+        certifier = self.certifier
+        belief, policy = certifier.belief, certifier.policy
+        state = State(
+            stage="watch",
+            left_s=certifier.left_s(),
+            stopping=self.context.stop(),
+            unseen_s=0.0 if belief.ignore_slow_phases else policy.watched_s - belief.speed.seen_s,
+            to_watch_s=policy.watch_s + (certifier.bench.config != winner.served) * winner.loading_s,
+        )
+        return isinstance(self.decide(state, certifier.simulate, policy), planner.Watch) and certifier.watch(
+            winner
+        )
+
+    def _try(self, candidates: list[Trial], step: planner.Try) -> bool:
+        """Run the trial that is most worth it, which becomes a candidate; False if no other may be worth one.
+
+        Before a first certificate that is one at most.
         """
-        slo = self.context.slo
-        if not candidates or not self.context.objective.by_rate or self.context.stop():
-            return None
-        certificate_s = usual_certificate_s(search.belief.usual_per_s(candidates[0]), slo)
-        loading_s = max(trial.loading_s for trial in candidates)
-        if self.certifier.left_s() < 2 * loading_s + MIN_REPLAY_S + certificate_s:
-            return None
-        worth = search.candidates(certificate_s) if held_per_s else search.candidates(by_luck=True)
-        return next(worth, None)
+        search = self.search
+        assert search is not None
+        options = {"by_luck": True} if step.by_luck else {"then_s": self._certificate_s(candidates)}
+        prediction = next(search.candidates(**options), None)
+        if prediction is None:
+            return False
+        try:
+            found = search.verify(prediction, once=step.by_luck)
+        except (SearchImpossible, StorageFailed) as failure:  # what is certified counts nevertheless
+            log.warning("the search does not go on: %s", failure)
+            self.search = None
+            return False
+        if found is not None and any(one is found for one in self.context.store.best_first()):
+            candidates.append(found)
+            candidates.sort(key=search.belief.usual_per_s, reverse=True)
+        return not step.by_luck
 
-    def _between(self, plan: Plan, paired: Trial) -> Plan | None:
-        """Return the plan of the default if a candidate is to be confirmed again, and there is time for both."""
-        if (
-            len(self.certifier.evidence(plan.trial).on(plan.rate_per_s)) != 1
-            or paired.number == plan.trial.number
-            or paired.number in self._certified
-        ):
-            return None
-        other = self._plan([paired])
-        if other is None:
-            return None
-        needed_s = plan.needed_s + plan.trial.loading_s + other.needed_s
-        return other if needed_s < self.certifier.left_s() else None
-
-    def _held_per_s(self, best: Trial | None) -> float:
+    def _held_per_s(self, best: Trial) -> float:
         """Return the rate that is certified on two servers, at the speeds that were seen until now; 0: none is."""
-        if best is None or best.certificate is None or not best.certificate.confirmed_again:
-            return 0.0
-        return self.certifier.covered_per_s(best)
+        again = best.certificate is not None and best.certificate.confirmed_again
+        return self.certifier.covered_per_s(best) if again else 0.0
 
     def _better(self, best: Trial | None, found: Trial) -> Trial:
         """Return the one that is worth more; one that is confirmed on two servers before one that is not."""
@@ -295,22 +287,12 @@ class Certification:
         """True if a certified trial mixes rows, or if a later run violated the SLO at its rate or a lower one."""
         certificate, certifier = trial.certificate, self.certifier
         assert certificate is not None
-        return trial.number in certifier.mixing or not certifier.evidence(trial).on(certificate.rate_per_s)
+        return trial.number in certifier.mixing or not planner.met_on(
+            certifier.evidence(trial).runs, certificate.rate_per_s
+        )
 
-    def _with_caveat(self, trial: Trial) -> Trial:
-        """Return the trial with the reason why it is confirmed on one server only."""
-        certificate, certifier = trial.certificate, self.certifier
-        assert certificate is not None
-        if certificate.confirmed_again:
-            return trial
-        evidence = certifier.evidence(trial)
-        refuted = evidence.runs[-1].server not in evidence.on(certificate.rate_per_s)
-        caveat = Caveat.NOT_AGAIN if refuted else Caveat.NO_TIME
-        if self.context.stop():
-            caveat = Caveat.STOPPED
-        elif trial.number in certifier.lost:
-            caveat = Caveat.SERVER_FAILED
-        elif certifier.untrusted():
-            caveat = Caveat.NOT_TRUSTED
-        both = "; ".join(filter(None, (certificate.caveat, caveat)))
-        return trial.changed(certificate=certificate.changed(caveat=both))
+
+def _with_caveat(trial: Trial, caveat: planner.Caveat) -> Trial:
+    assert trial.certificate is not None
+    both = "; ".join(filter(None, (trial.certificate.caveat, caveat)))
+    return trial.changed(certificate=trial.certificate.changed(caveat=both))

@@ -33,7 +33,7 @@ from optimizer.reports.report import report_of
 from optimizer.reports.terminal import answer_view, fleet_view, recommendation_view
 from optimizer.reports.trial_tables import reason_of
 from search.answer.recommend import frontier_of
-from search.certification.certify import Caveat
+from search.certification.planner import Caveat
 from search.records.certificate import SlowPhasesRecord
 from search.records.recommendation import (
     RecommendationRecord,

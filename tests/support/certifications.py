@@ -13,8 +13,9 @@ from spaces import two_core_space
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.probe import Probe
 from model_repo.spec import Engine, ServingConfig
-from search.certification.certifier import WATCH_S
-from search.certification.certify import CertifiedResult, certify_best
+from search.certification.certify import CertifiedResult, Decide, certify_best
+from search.certification.planner import next_step
+from search.certification.policy import POLICY, Policy
 from search.records.certificate import CertificateRecord
 from search.records.confirmations import read_confirmations
 from search.records.slo import Slo
@@ -176,7 +177,7 @@ class Ended:
     def assert_confirmed_twice(self, *, confidence: float = SLO.confidence) -> None:
         """Assert that the certificate is that of runs on two servers, which met the rate or a higher one."""
         # Between confirmations the machine is watched, in runs that confirm nothing.
-        runs = (run for run in self.bench.runs if run.most_s != WATCH_S)
+        runs = (run for run in self.bench.runs if run.most_s != POLICY.watch_s)
         attempts = zip(runs, read_confirmations(self.folder), strict=True)
         found = self.certificate
         met = [
@@ -200,6 +201,8 @@ def ended(
     slo: Slo = SLO,
     profiled: bool = True,
     goes_on: bool = False,
+    policy: Policy = POLICY,
+    decide: Decide = next_step,
     **options: Any,
 ) -> Ended:
     """Certify the best of these trials, or what else is worth a trial if the search goes on."""
@@ -215,5 +218,5 @@ def ended(
     search = GuidedSearch.of(runner, surrogate_for(runner)) if goes_on else None
     if search is not None:
         search.surrogate.simulate(list(store.space.points()))
-    certified = certify_best(runner, search)
+    certified = certify_best(runner, search, policy=policy, decide=decide)
     return Ended(certified=certified, seen=seen, budget=budget, bench=given, folder=folder)

@@ -25,8 +25,8 @@ from loadgen.spec.plan import Arrivals
 from loadgen.statistics.confirm import MIN_RUN_S
 from loadgen.statistics.probe import Probe
 from model_repo.spec import ServingConfig
-from search.certification.certifier import WHEN_STOPPED_S
-from search.certification.certify import Caveat
+from search.certification.planner import Caveat
+from search.certification.policy import POLICY
 from search.records.confirmations import read_confirmations
 from search.records.run_files import read_trials
 from search.records.trial import GpuRecord, MeasurementRecord
@@ -263,7 +263,7 @@ def test_a_user_who_asks_to_finish_gets_one_short_run_and_no_default(tmp_path: P
     given = bench()
     found = of_two(tmp_path, given, stop=lambda: True)
     (run,) = given.runs
-    assert run.most_s <= WHEN_STOPPED_S
+    assert run.most_s <= POLICY.when_stopped_s
     assert (found.certificate.servers, found.certificate.caveat) == (1, Caveat.STOPPED)
     assert found.certificate.confidence == SLO.confidence  # of the only run, as no second one follows
     assert found.baseline.certificate is None
@@ -294,8 +294,8 @@ def test_who_asks_to_finish_waits_thirty_seconds_at_most_and_not_for_less_confid
     found = ended(tmp_path, given, tried(tmp_path, DEFAULT, 1), stop=lambda: bool(asked), **options)
     (run,) = given.runs
     assert found.certified is None  # the run had begun, and would have gone on for more than a minute
-    assert run.most_s > 2 * WHEN_STOPPED_S
-    assert run.load_s <= WHEN_STOPPED_S + 2.0
+    assert run.most_s > 2 * POLICY.when_stopped_s
+    assert run.load_s <= POLICY.when_stopped_s + 2.0
     assert "lower_confidence" not in found.codes
     short = ended(tmp_path / "short", bench(), tried(tmp_path, 16, 1), stop=lambda: True, total_s=9.0)
     assert "lower_confidence" not in short.codes

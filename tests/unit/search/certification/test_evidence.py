@@ -11,7 +11,8 @@ from simulated_queues import log_of
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
-from search.certification.plans import ConfirmationRun, Evidence
+from search.certification.evidence import ConfirmationRun, Evidence
+from search.certification.planner import met_on, refuted_per_s
 
 MEDIAN = LatencyLimit(quantile=0.5, limit_ms=40.0)
 
@@ -21,15 +22,25 @@ def log_at(latency_ms: float, *, seconds: float = 8.0, per_s: float = 500.0) -> 
     return log_of(times_s, times_s + latency_ms / 1e3)
 
 
-def keep(evidence: Evidence, rate_per_s: float, server: int, latency_ms: float = 10.0, **changes: Any) -> Attempt:
-    """Add a run of 8 s; return what it shows together with those before."""
+def keep(
+    evidence: Evidence,
+    rate_per_s: float,
+    server: int,
+    latency_ms: float = 10.0,
+    *,
+    seconds: float = 8.0,
+    **more: Any,
+) -> Attempt:
+    """Add a run; return what it shows together with those before."""
     log = log_at(latency_ms)
     verdict, *others = evidence.verdicts(rate_per_s, server, log)
     attempt = Attempt(
-        rate_per_s=rate_per_s, load_s=8.0, verdict=verdict, overloaded=False, problems=(), others=tuple(others)
+        rate_per_s=rate_per_s, load_s=seconds, verdict=verdict, overloaded=False, problems=(), others=tuple(others)
     )
-    known: dict[str, Any] = {"seconds": 8.0, "contention": None, **changes}
-    evidence.add(ConfirmationRun(rate_per_s=rate_per_s, log=log, server=server, **known), attempt)
+    shown: dict[str, Any] = {"met": attempt.met, "violated": attempt.violated}
+    evidence.runs.append(
+        ConfirmationRun(rate_per_s=rate_per_s, server=server, log=log, attempt=attempt, **shown, **more)
+    )
     return attempt
 
 
@@ -55,13 +66,13 @@ def test_a_higher_rate_that_was_met_counts_for_a_lower_one_until_it_is_refuted()
     given = evidence()
     keep(given, 500.0, 0)
     keep(given, 400.0, 1)
-    assert list(given.on(400.0)) == [0, 1]
-    assert list(given.on(500.0)) == [0]
+    assert list(met_on(given.runs, 400.0)) == [0, 1]
+    assert list(met_on(given.runs, 500.0)) == [0]
     assert given.certificate(400.0, caveat=None).confirmed_again
     assert keep(given, 500.0, 1, latency_ms=90.0).violated
-    assert given.refuted_per_s == 500.0
-    assert list(given.on(400.0)) == [1]
-    assert list(given.on(500.0)) == []
+    assert refuted_per_s(given.runs) == [500.0]
+    assert list(met_on(given.runs, 400.0)) == [1]
+    assert list(met_on(given.runs, 500.0)) == []
 
 
 def test_runs_on_one_server_count_together_and_a_later_one_can_take_back_what_was_met() -> None:
@@ -72,7 +83,7 @@ def test_runs_on_one_server_count_together_and_a_later_one_can_take_back_what_wa
     assert len(given.logs(500.0, 0)) == 2
     assert given.logs(500.0, 1) == given.logs(400.0, 0) == []
     assert not keep(given, 500.0, 0, latency_ms=90.0).met
-    assert list(given.on(500.0)) == []
+    assert list(met_on(given.runs, 500.0)) == []
 
 
 def test_a_certificate_has_the_worse_latencies_of_each_limit_and_all_requests_of_both_servers() -> None:

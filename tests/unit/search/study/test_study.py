@@ -11,7 +11,8 @@ from virtual_search import runner_on, search_on, true_capacity
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
-from search.certification.certify import Caveat, CertifiedResult
+from search.certification.certify import CertifiedResult
+from search.certification.planner import Caveat
 from search.records.confirmations import read_confirmations, violated_since
 from search.records.slo import Slo
 from search.simulator.service_times import ClosedLoop
