@@ -2,9 +2,9 @@
 
     python benchmarks/find_max.py [--queues 14] [--runs 4] [--seconds 40] [--seed 77]
 
-Queues are drawn: one to three instances, batches of up to 32, executions of 0.3 to 20 ms, limits of 1.6 to 20 times
-the latency of a request that is alone. Their capacity is found by simulating a far longer time. Everything is in
-virtual time, with Poisson arrivals; nothing is known to the search but the limit.
+Queues are drawn: one to three instances, batches of up to 32, executions of 0.3 to 20 ms, limits of 1.6 to 20
+times the latency of a request that is alone. Their capacity is found by simulating a far longer time. Everything
+is in virtual time, with Poisson arrivals; nothing is known to the search but the limit.
 """
 
 from __future__ import annotations

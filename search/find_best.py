@@ -80,10 +80,10 @@ class SearchRequest:
 class SearchResult:
     """The recommended configuration with its certificate, and figures for comparison.
 
-    `baseline` is Triton's default configuration, None if it was not tried; `gain` is the winner's certified rate
-    over the baseline's. `start` is the configuration that the user started from. `frontier` holds the load runs
-    that no other beats in rate and latency. `contention` is the CPU time that other processes took during all
-    load, None if it could not be measured.
+    `baseline` is Triton's default configuration, None if it was not tried; `gain` is the winner's estimated
+    capacity over the baseline's. `start` is the configuration that the user started from. `frontier` holds the
+    load runs that no other beats in rate and latency. `contention` is the CPU time that other processes took in
+    all load, None if it could not be measured.
     """
 
     winner: Trial
@@ -213,10 +213,11 @@ def _result(
     winner, baseline = certified.winner, certified.baseline
     rivals = [trial for trial in store.trials if trial.served not in request.space.only_compared]
     measured = [*store.trials, winner, *([baseline] if baseline else [])]
+    gain = gain_over(winner, baseline)
     return SearchResult(
         winner=winner,
         baseline=baseline,
-        gain=gain_over(winner, baseline) if objective.rate_per_s is None else None,
+        gain=None if objective.rate_per_s is not None or gain is None else gain[1],
         start=certified.start,
         cost=cost_of(
             request.price,

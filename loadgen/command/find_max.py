@@ -66,6 +66,7 @@ def highest_rate(
             estimate.known,
             estimate.steady,
             limit=limit,
+            most_per_s=math.inf if estimate.upper_per_s else estimate.rate_per_s or math.inf,
             confidence=order.limits.confidence,
             budget_s=budget_s - estimate.load_s,
             seed=order.plan.seed + 1,
@@ -74,8 +75,8 @@ def highest_rate(
         )
         if bench.unanswered:
             confirmation = replace(confirmation, reason=bench.unanswered[-1])
-    run = bench.last
     met = None if confirmation is None else confirmation.met
+    run = bench.last if met is None else bench.confirmed[met.rate_per_s]
     return LoadTestResult(
         run=run,
         checks=judge(run.log, order.limits, met.verdicts) if run is not None and met is not None else (),
@@ -94,7 +95,8 @@ class _Bench:
     generator: Generator
     view: LiveView
     stop: Callable[[], bool]
-    last: LoadRun | None = field(default=None)
+    last: LoadRun | None = None
+    confirmed: dict[float, LoadRun] = field(default_factory=dict)  # the runs that met a rate, by that
     measured: list[Measurement] = field(default_factory=list)  # of each probe, then of each confirmation run
     unanswered: list[str] = field(default_factory=list)  # why the server answered no question before the last runs
 
@@ -151,6 +153,8 @@ class _Bench:
     def on_attempt(self, attempt: Attempt) -> None:
         """A confirmation run has ended."""
         self._keep()
+        if attempt.met and self.last is not None:
+            self.confirmed[attempt.rate_per_s] = self.last
         seen = f"{_word(attempt)}, {_p_text(attempt.verdict, self.limit)}"
         self.view.note(f"confirming {format_rate(attempt.rate_per_s)}/s: {seen}")
 

@@ -151,17 +151,25 @@ class Capacity:
         return self.ln_rates[rates], self.powers[powers]
 
     def best_test(
-        self, *, left_s: float, burst_s: float, allowed: float, confidence: float, held_per_s: float = 0.0
+        self,
+        *,
+        left_s: float,
+        burst_s: float,
+        allowed: float,
+        confidence: float,
+        held_per_s: float = 0.0,
+        most_per_s: float = math.inf,
     ) -> tuple[float, float]:
         """Return the rate that is worth most as the next to be tested, and its worth, in requests per second.
 
         A test that is met in t of the seconds left is worth what its rate is above the one that is held, times the
         share of the seconds that is left then: one that takes all leaves no second attempt. How long it takes
         follows from the share of late requests, which come in bursts of the requests of `burst_s` on average, at
-        least of one. No rate above the median is tested: it would rather not be met. Zeros: none is worth it.
+        least of one. No rate above the median is tested, as it would rather not be met, and none above
+        `most_per_s`. Zeros: none is worth it.
         """
         ln_rates, powers = self.drawn()
-        median = float(np.median(ln_rates))
+        median = min(float(np.median(ln_rates)), math.log(most_per_s))
         tested = np.linspace(median - 1.5, median, 150)[:, None]
         share = np.exp(np.minimum(powers * (tested - ln_rates), 0.0))
         shares, bursts = _bursts_needed(confidence)

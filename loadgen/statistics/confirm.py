@@ -103,11 +103,14 @@ def confirm(
     limit: LatencyLimit,
     budget_s: float,
     seed: int,
+    most_per_s: float = math.inf,
     confidence: float = 0.95,
     stop: Callable[[], bool] = lambda: False,
     on_attempt: Callable[[Attempt], object] = id,
 ) -> Confirmation:
     """Certify a rate within `budget_s` of load, by what is known of the capacity and what `seen` shows of bursts.
+
+    None above `most_per_s` is tried: where no rate violated the limit, the client's own limit may be near.
 
     Each attempt has fresh arrivals and the rate that is worth most (see `Capacity.best_test`), until the test
     decides or another rate is worth more. What it shows is added to what is known. A run with
@@ -118,6 +121,7 @@ def confirm(
         known=known,
         burst_s=_burst_s(seen, limit, known.quantile(0.5)),
         limit=limit,
+        most_per_s=most_per_s,
         confidence=confidence,
         budget_s=budget_s,
         seed=seed,
@@ -139,6 +143,7 @@ class _Confirming:
     known: Capacity
     burst_s: float
     limit: LatencyLimit
+    most_per_s: float
     confidence: float
     budget_s: float
     seed: int
@@ -208,6 +213,7 @@ class _Confirming:
                 left_s=max(MIN_RUN_S, left_s - self.warmup_s),
                 burst_s=burst_s,
                 allowed=self.limit.allowed,
+                most_per_s=self.most_per_s,
                 confidence=self.confidence,
                 held_per_s=held_per_s,
             )

@@ -14,6 +14,7 @@ one stops looking (Ville's inequality). A large value is evidence that the share
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 _BELOW = (0.1, 0.3, 1.0, 3.0, 10.0, 1e6)
@@ -49,28 +50,27 @@ def share_at_most(violations: int, n: int, burst: float, confidence: float) -> f
 
 def most_violations(n: int, share: float, burst: float, confidence: float) -> int:
     """Return the most violations among n that show a share below `share`; -1: not even none does."""
-    wanted = -math.log1p(-confidence)
-    if log_evidence_below(0, n, share, burst) < wanted:
-        return -1
-    return math.floor(_last_true(lambda k: log_evidence_below(k, n, share, burst) >= wanted, 0.0, n * share))
+    wanted, counts = -math.log1p(-confidence), range(math.floor(n * share) + 1)
+    return bisect_left(counts, True, key=lambda k: log_evidence_below(k, n, share, burst) < wanted) - 1
 
 
 def fewest_violations(n: int, share: float, burst: float, confidence: float) -> int:
     """Return the fewest violations among n that show a share above `share`; n + 1: not even n do."""
     wanted = -math.log1p(-confidence)
-    spare = _last_true(lambda rest: log_evidence_above(n - rest, n, share, burst) >= wanted, 0.0, float(n))
-    certain = log_evidence_above(n, n, share, burst) >= wanted
-    return math.ceil(n - spare) if certain else n + 1
+    return bisect_left(range(n + 1), True, key=lambda k: log_evidence_above(k, n, share, burst) >= wanted)
 
 
 def requests_needed(violations: int, share: float, burst: float, confidence: float) -> int:
     """Return how many requests, with so many violations among them, show a share below `share`."""
     wanted = -math.log1p(-confidence)
-    high = (violations + burst) / share
-    while log_evidence_below(violations, high, share, burst) < wanted:
+
+    def enough(n: int) -> bool:
+        return log_evidence_below(violations, n, share, burst) >= wanted
+
+    high = math.ceil((violations + burst) / share)
+    while not enough(high):
         high *= 2
-    spare = _last_true(lambda less: log_evidence_below(violations, high - less, share, burst) >= wanted, 0.0, high)
-    return math.ceil(high - spare)
+    return bisect_left(range(high), True, key=enough)
 
 
 def _log_mean_exp(terms: list[float]) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
+from loadgen.records.formats import UNKNOWN, format_ms, format_rate
 from loadgen.reports.kit import Bar, Card
-from optimizer.reports.tables import compared_with, latency_near_ms, million_usd
+from optimizer.reports.tables import compared_with, latency_near_ms, million_usd, million_usd_text
 from optimizer.run.recommendation import DIFF_FILE
 from search.labels import LIBRARIES, is_own, runtime_text
 from search.records.recommendation import RecommendationRecord
@@ -92,7 +92,8 @@ def _bars(found: RecommendationRecord) -> Iterator[tuple[str, tuple[Bar, ...]]]:
     name = f"{first.name} {where}, limit {first.limit_ms:g} ms"
     yield name, _compared(trials, latencies, texts, whole=first.limit_ms)
     costs = [million_usd(found, trial) for trial in trials.values()]
-    yield "Cost per million inferences", _compared(trials, costs, [*map(format_dollars, costs)])
+    texts = [million_usd_text(found, trial) for trial in trials.values()]
+    yield "Cost per million inferences", _compared(trials, costs, texts)
 
 
 def _compared(

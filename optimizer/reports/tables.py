@@ -11,7 +11,7 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS, cells
-from search.answer.recommend import energy_of, similar_rates
+from search.answer.recommend import energy_of, gain_over, similar_rates
 from search.cost.cost import cost_per_million_inferences_usd
 from search.cost.cost import replicas as count_of
 from search.knobs import KNOBS
@@ -45,7 +45,7 @@ def comparison(found: RecommendationRecord) -> Table:
         name = f"server's memory (limit {memory_text(found.slo.max_memory_bytes)})"
         sizes = [trial.memory_bytes for trial in shown]
         rows.append((name, [UNKNOWN if size is None else memory_text(size) for size in sizes]))
-    rows.append(("cost per million", [format_dollars(million_usd(found, trial)) for trial in shown]))
+    rows.append(("cost per million", [million_usd_text(found, trial) for trial in shown]))
     return _first_stands_out(("", *columns), [*rows, *_circumstances(found, shown)])
 
 
@@ -69,9 +69,10 @@ def summary(found: RecommendationRecord) -> Table:
             UNKNOWN if name in hidden else str(KNOBS[name].text(trial.config))
             for name in ("max_batch_size", "instance_count")
         ]
-        rate = UNKNOWN if trial.certificate is None else _rate(trial, found.slo.confidence, mark=" once")
+        about = UNKNOWN if trial.rate_at_limit_per_s is None else f"~{format_rate(trial.rate_at_limit_per_s)}/s"
+        rate = about if trial.certificate is None else _rate(trial, found.slo.confidence, mark=" once")
         latencies = [_latency(trial, limit).partition(" (")[0] for limit in found.slo.limits]
-        texts = rate, *latencies, format_dollars(million_usd(found, trial)), *knobs, found.workload.protocol
+        texts = rate, *latencies, million_usd_text(found, trial, about="~"), *knobs, found.workload.protocol
         cells = [Cell(text=one, style=NUMBER) for one in texts]
         rows.append(("yours" if trial is found.start else name.removeprefix("Triton "), cells))
     latencies = [limit.name for limit in found.slo.limits]
@@ -88,11 +89,21 @@ def compared_with(found: RecommendationRecord) -> dict[str, TrialRecord]:
 
 
 def million_usd(found: RecommendationRecord, trial: TrialRecord) -> float | None:
-    """Return the cost of a million inferences at the certified rate of a trial; None without one."""
+    """Return the cost of a million inferences at the certified rate of a trial; None if it is not known.
+
+    Without one, at the share of the estimated capacity at which the recommendation is certified.
+    """
+    gain = gain_over(found.winner, trial)
     if trial.certificate is None:
-        return None
+        return None if gain is None else gain[1] * found.cost.cost_per_million_inferences_usd
     rate_per_s = found.workload.rows_per_request * trial.certificate.rate_per_s
     return cost_per_million_inferences_usd(found.cost.price.usd_per_hour, rate_per_s)
+
+
+def million_usd_text(found: RecommendationRecord, trial: TrialRecord, *, about: str = "about ") -> str:
+    """Return the same as text, with a word before an estimate."""
+    usd = million_usd(found, trial)
+    return f"{about if usd is not None and trial.certificate is None else ''}{format_dollars(usd)}"
 
 
 def _members(shown: list[TrialRecord]) -> Iterator[tuple[str, list[str]]]:

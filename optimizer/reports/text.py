@@ -13,6 +13,7 @@ from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_dollars, format_percent, format_rate, format_seconds
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
+from search.answer.recommend import gain_over
 from search.labels import baseline_words, memory_text, rate_text
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import from_here, shown_directory
@@ -20,9 +21,6 @@ from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW
 from search.trials.objective import OBJECTIVES, Objective
-
-TOO_MUCH = 1.2
-"""If certified rates differ by 20 % more than estimated capacities, the ratio of those is said too."""
 
 
 def headline(found: RecommendationRecord) -> str:
@@ -51,16 +49,12 @@ def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
         yield f"{mine}{unit}."
     elif baseline.number == found.winner.number:
         yield f"{mine}{unit}, with {default}, the best that was found."
-    elif baseline.certificate is None:
-        about = rate_text(baseline)
-        yield f"{mine}{unit}; {default} was not certified ({about})."
+    elif other is None:
+        yield f"{mine}{unit}; {default} was not certified ({rate_text(baseline)})."
+    elif found.gain is None:
+        yield f"{mine}{unit} instead of {other} with {default}."
     else:
-        instead = "" if other is None else f" instead of {other} with {default}"
-        gain = ""
-        if found.gain is not None:
-            estimated = _by_estimates(found.gain, found.winner, baseline)
-            gain = f"; {found.gain:.2f} times its certified rate{estimated}"
-        yield f"{mine}{unit}{instead}{gain}."
+        yield f"{mine}{unit} instead of about {other} with {default}; {_gain_text(found.winner, baseline, 'its')}."
     if not brief or (found.start is not None and found.start.number == found.winner.number):
         yield from _against_start(found)
     rows = in_rows(found)
@@ -73,15 +67,13 @@ def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
         yield f"{format_rate(cost.rate_to_serve_per_s)} requests/s take {replicas}: {hourly} an hour."
 
 
-def _by_estimates(ratio: float, winner: TrialRecord, other: TrialRecord) -> str:
-    """Return the ratio of the estimated capacities in words if that of the certified rates is much larger.
-
-    There was no time then for a rate near the other's capacity.
-    """
-    mine, its = winner.rate_at_limit_per_s, other.rate_at_limit_per_s
-    if not mine or not its or ratio <= TOO_MUCH * mine / its:
-        return ""
-    return f", {mine / its:.2f} times by the estimated capacities"
+def _gain_text(winner: TrialRecord, other: TrialRecord, whose: str) -> str:
+    """Return how many times the capacity of another configuration, which is called `whose`, by their estimates."""
+    gain = gain_over(winner, other)
+    assert gain is not None
+    low, ratio, high = gain
+    between = "" if low == high else f" ({low:.2g} to {high:.2g})"
+    return f"about {ratio:.2g} times {whose} capacity{between}"
 
 
 def _against_start(found: RecommendationRecord) -> Iterator[str]:
@@ -91,14 +83,12 @@ def _against_start(found: RecommendationRecord) -> Iterator[str]:
         return
     if start.number == found.winner.number:
         yield "That is your own config.pbtxt: nothing better was found."
-    elif start.certificate is not None:
-        if found.objective.rate_per_s is None:  # all are certified at the same rate then
-            ratio = certificate.rate_per_s / start.certificate.rate_per_s
-            estimated = _by_estimates(ratio, found.winner, start)
-            yield f"{ratio:.2f} times the certified rate of your config.pbtxt{estimated}."
-    elif start.rate_at_limit_per_s:
+    elif found.objective.rate_per_s is None and start.rate_at_limit_per_s:
+        gain = _gain_text(found.winner, start, "your config.pbtxt's")
+        yield f"{gain[0].upper()}{gain[1:]}."
+    elif start.certificate is None and start.rate_at_limit_per_s:
         yield f"Your config.pbtxt was not certified: {rate_text(start)}."
-    else:
+    elif start.certificate is None:
         yield f"Your config.pbtxt was certified for no rate: {start.state}, {start.reason.splitlines()[0]}."
 
 
@@ -153,12 +143,9 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
         yield (
             f"The machine was watched too briefly: slow phases rarer than one in {seconds} may break this rate."
         )
-    default = None if found.baseline is None else found.baseline.certificate
-    seen = [None if one is None else one.contention for one in (certificate, default)]
-    short = baseline_words(found.winner.config, "Triton's default")
+    seen = None if certificate is None else certificate.contention
     contentions = (
-        (seen[0], "while this rate was certified: it may be too low for this machine"),
-        (seen[1], f"while {short} was certified: the gain may be smaller"),
+        (seen, "while this rate was certified: it may be too low for this machine"),
         (found.contention, "in all: on a quiet machine another configuration may be better"),
     )
     for contention, effect in contentions:

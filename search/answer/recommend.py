@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from loadgen.exit_codes import Status
+from loadgen.records.comparison import Bounds
 from loadgen.records.formats import format_rate
 from search.cost.cost import PriceRecord, cost_per_million_inferences_usd, replicas
 from search.labels import knobs_text
@@ -18,14 +20,22 @@ from search.trials.trial import Trial
 ALTERNATIVES = 5
 
 
-def gain_over(winner: Trial, baseline: Trial | None) -> float | None:
-    """Return the winner's certified rate over the baseline's; None if the baseline has no certificate.
+def gain_over(winner: TrialRecord, other: TrialRecord | None) -> Bounds | None:
+    """Return the winner's estimated capacity over another's, between its bounds; None if one is not known.
 
-    Only certified rates are compared: an estimate could be too high or too low.
+    Like is compared with like: certified rates are nearer to the capacity the longer they were tested.
     """
-    if winner.certificate is None or baseline is None or baseline.certificate is None:
+    if other is None or not winner.rate_at_limit_per_s or not other.rate_at_limit_per_s:
         return None
-    return winner.certificate.rate_per_s / baseline.certificate.rate_per_s
+    ratio = winner.rate_at_limit_per_s / other.rate_at_limit_per_s
+    spread = math.exp(math.hypot(*map(_half_width, (winner, other))))
+    return ratio / spread, ratio, ratio * spread
+
+
+def _half_width(trial: TrialRecord) -> float:
+    """Return half of the width of the interval of ln(capacity); 0 if it is not known."""
+    low, high = trial.rate_low_per_s, trial.rate_high_per_s
+    return math.log(high / low) / 2 if low and high else 0.0
 
 
 def withdrawn_by(
@@ -73,11 +83,11 @@ def cost_of(
     assert winner.certificate is not None
     rate = winner.certificate.rate_per_s
     needed = None if rate_to_serve_per_s is None else replicas(rate_to_serve_per_s, rate)
-    certified = baseline.certificate if baseline is not None else None
+    gain = gain_over(winner, baseline)
     return CostRecord(
         price=price,
         cost_per_million_inferences_usd=million_usd(rate),
-        baseline_cost_per_million_inferences_usd=None if certified is None else million_usd(certified.rate_per_s),
+        baseline_cost_per_million_inferences_usd=None if gain is None else gain[1] * million_usd(rate),
         rate_to_serve_per_s=rate_to_serve_per_s,
         replicas=needed,
         total_usd_per_hour=None if needed is None else needed * price.usd_per_hour,

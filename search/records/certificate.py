@@ -37,7 +37,7 @@ class CertificateRecord(Record):
     corrected for the dependence between successive requests. With several limits, all bounds hold together with
     that confidence. `runs` counts the load runs, each with its own seed; with two `servers`, one was restarted
     (if others run it: both are the same). Requests, violations and seconds are sums over the runs, latencies the
-    worse of both, and `confidence` is that of both together: both would have to be wrong (ADR 7).
+    worse of both, and `confidence` is that of both together: both would have to be wrong (ADR 27).
     """
 
     rate_per_s: Rate

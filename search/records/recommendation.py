@@ -111,7 +111,9 @@ class CostRecord(Record):
 
     price: PriceRecord
     cost_per_million_inferences_usd: float = Field(ge=0)
-    baseline_cost_per_million_inferences_usd: float | None
+    baseline_cost_per_million_inferences_usd: float | None = Field(
+        description="What the baseline costs at the same share of its estimated capacity."
+    )
     rate_to_serve_per_s: Rate | None
     replicas: Annotated[int, Field(ge=1)] | None
     total_usd_per_hour: float | None
@@ -270,7 +272,7 @@ class RecommendationRecord(OutcomeRecord):
     )
     winner: TrialRecord
     baseline: TrialRecord | None
-    gain: float | None = Field(description="The winner's certified rate over the baseline's.")
+    gain: float | None = Field(description="The winner's estimated capacity over the baseline's.")
     start: TrialRecord | None = Field(
         default=None, description="The configuration of --start-from, a second baseline; null without it."
     )

@@ -77,8 +77,11 @@ def test_the_result_has_all_that_a_recommendation_needs(space: SearchSpace, tmp_
     promised = result.winner.certificate.rate_per_s
     assert result.cost.replicas * promised >= 5000.0
     assert result.baseline.served == space.baseline()
-    assert result.gain is not None
     assert result.baseline.certificate is not None
+    assert result.gain > 1
+    assert result.cost.baseline_cost_per_million_inferences_usd == pytest.approx(
+        result.gain * result.cost.cost_per_million_inferences_usd
+    )
     assert bench.spent.load_s <= 90.0
     assert all(other.number != result.winner.number for other in result.alternatives)
     assert [point.rate_per_s for point in result.frontier] == sorted(point.rate_per_s for point in result.frontier)

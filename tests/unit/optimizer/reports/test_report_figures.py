@@ -136,10 +136,11 @@ def test_the_card_compares_rate_latency_and_cost() -> None:
     assert bars(recommendation())[1] == [("30.0 ms at 1,000/s", 0.6), ("30.0 ms at 500/s", 0.6)]
 
 
-def test_what_was_not_certified_has_no_bar_of_its_own() -> None:
+def test_what_was_not_certified_is_drawn_by_its_estimate() -> None:
     default = trial(0, config=config(max_batch_size=4), certificate=None, rate_at_limit_per_s=400.0)
     rates, latencies, costs = bars(recommendation(baseline=default, gain=None))
-    assert (rates[1][1], latencies[1][1], costs[1][1]) == (0.4, None, None)
+    assert (rates[1][1], latencies[1][1], costs[1][1]) == (0.4, None, 1.0)
+    assert costs[1][0].startswith("about $")
     (_, (winner, other)), *_ = answer_card(recommendation(baseline=default, gain=None)).compared
     assert (winner.style, other.style) == ("winner", "baseline estimated")
 

@@ -20,7 +20,8 @@ def test_cost_is_at_the_certified_rate() -> None:
 def test_every_row_of_a_request_is_an_inference() -> None:
     gpu = GpuRecord(utilization=0.5, memory_used_bytes=1, power_w=72.0, energy_per_1000_inferences_j=None)
     winner, baseline = (
-        trial(certificate=certificate(rate), measurement=measurement(gpu=gpu)) for rate in (1000.0, 500.0)
+        trial(certificate=certificate(rate), measurement=measurement(gpu=gpu), rate_at_limit_per_s=rate)
+        for rate in (1000.0, 500.0)
     )
     cost = cost_of(PRICE, winner, baseline, rate_to_serve_per_s=2000.0, rows_per_request=8)
     assert cost.cost_per_million_inferences_usd == pytest.approx(0.125)  # 3.60 USD buy 28.8 million
@@ -44,10 +45,16 @@ def test_energy_by_the_counter_else_by_the_power(
     assert energy_of(trial(measurement=measurement())) is None
 
 
-def test_a_gain_is_never_taken_over_an_estimate() -> None:
-    winner = trial(certificate=certificate(1000.0))
-    assert gain_over(winner, trial(0, certificate=certificate(500.0))) == pytest.approx(2.0)
-    assert gain_over(winner, trial(0, certificate=None, rate_at_limit_per_s=500.0)) is None
+def test_a_gain_is_that_of_the_estimates_within_the_errors_of_both() -> None:
+    winner = trial(certificate=certificate(900.0), rate_at_limit_per_s=1000.0)
+    other = trial(0, certificate=certificate(100.0), rate_at_limit_per_s=500.0)
+    assert gain_over(winner, other) == pytest.approx((2.0, 2.0, 2.0))
+    wide = other.changed(rate_low_per_s=400.0, rate_high_per_s=625.0)
+    assert gain_over(winner, wide) == pytest.approx((1.6, 2.0, 2.5))
+    both = gain_over(winner.changed(rate_low_per_s=800.0, rate_high_per_s=1250.0), wide)
+    assert both is not None
+    assert 1.28 < both[0] < 1.6 < 2.5 < both[2] < 3.125
+    assert gain_over(winner, other.changed(rate_at_limit_per_s=None)) is None
     assert gain_over(winner, None) is None
 
 
