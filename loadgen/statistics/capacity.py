@@ -7,8 +7,8 @@ method): the stimulus is the rate, the threshold is the capacity, and the respon
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class Response:
 USUAL_RESPONSE = Response()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Capacity:
     """A distribution of ln(capacity), and of the power with which the share of late requests grows."""
 
@@ -71,7 +71,6 @@ class Capacity:
     powers: Floats  # (powers,)
     log_weights: Floats  # (powers, rates), not normalized
     response: Response = USUAL_RESPONSE
-    _weights: list[Floats] = field(default_factory=list)
 
     @classmethod
     def guessed(cls, rate_per_s: float, limit_s: float, response: Response = USUAL_RESPONSE) -> Capacity:
@@ -100,7 +99,7 @@ class Capacity:
             return self
         lapse = self.response.lapse
         log_likelihood = np.logaddexp(self._log_likelihood(seen) + math.log1p(-lapse), math.log(lapse))
-        return replace(self, log_weights=self.log_weights + log_likelihood, _weights=[])
+        return replace(self, log_weights=self.log_weights + log_likelihood)
 
     def _log_likelihood(self, seen: ProbeResult) -> Floats:
         """Return ln of the likelihood; that of a number of late requests is 1 where it is highest."""
@@ -122,13 +121,11 @@ class Capacity:
         binomial = np.asarray(late * log_share + (verdict.n - late) * np.log1p(-np.exp(log_share))) / inflation
         return np.asarray(binomial - binomial.max())
 
-    @property
+    @cached_property
     def weights(self) -> Floats:
         """The probabilities, shape (powers, rates)."""
-        if not self._weights:
-            weights = np.exp(self.log_weights - self.log_weights.max())
-            self._weights.append(np.asarray(weights / weights.sum()))
-        return self._weights[0]
+        weights = np.exp(self.log_weights - self.log_weights.max())
+        return np.asarray(weights / weights.sum())
 
     def quantile(self, share: float) -> float:
         """Return the rate below which the capacity is with this probability."""
@@ -144,9 +141,10 @@ class Capacity:
         """The standard error of ln(capacity): half of the range that has 68 % of the probability."""
         return math.log(self.quantile(0.84) / self.quantile(0.16)) / 2
 
-    def drawn(self, draws: int = 200) -> tuple[Floats, Floats]:
-        """Return equally likely values of ln(capacity) and the power, each of shape (draws,)."""
-        picked = np.searchsorted(np.cumsum(self.weights), (np.arange(draws) + 0.5) / draws)
+    @cached_property
+    def drawn(self) -> tuple[Floats, Floats]:
+        """200 equally likely values of ln(capacity) and of the power, each of shape (200,)."""
+        picked = np.searchsorted(np.cumsum(self.weights), (np.arange(200) + 0.5) / 200)
         powers, rates = np.unravel_index(np.minimum(picked, self.weights.size - 1), self.weights.shape)
         return self.ln_rates[rates], self.powers[powers]
 
@@ -168,7 +166,7 @@ class Capacity:
         least of one. No rate above the median is tested, as it would rather not be met, and none above
         `most_per_s`. Zeros: none is worth it.
         """
-        ln_rates, powers = self.drawn()
+        ln_rates, powers = self.drawn
         median = min(float(np.median(ln_rates)), math.log(most_per_s))
         tested = np.linspace(median - 1.5, median, 150)[:, None]
         share = np.exp(np.minimum(powers * (tested - ln_rates), 0.0))

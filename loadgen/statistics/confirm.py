@@ -39,7 +39,6 @@ after four in a row at which it would not be met in its time, even if one burst 
 
 _LONGEST_OUTLOOK = 1e9
 
-
 LEAST_GAIN = 0.01
 """After a rate is certified, a higher one is tried if 1 % is expected of that."""
 
@@ -113,8 +112,8 @@ def confirm(
     None above `most_per_s` is tried: where no rate violated the limit, the client's own limit may be near.
 
     Each attempt has fresh arrivals and the rate that is worth most (see `Capacity.best_test`), until the test
-    decides or another rate is worth more. What it shows is added to what is known. A run with
-    problems is repeated, for 25 s.
+    decides or another rate is worth more. What it shows is added to what is known. A run with problems is
+    repeated, for 25 s.
     """
     confirming = _Confirming(
         measure=measure,
@@ -178,7 +177,7 @@ class _Confirming:
     def attempt(self) -> Attempt | None:
         """Return the next attempt; None if none is worth the seconds left."""
         duration_s = self.left_s()
-        rate_per_s, _ = self._best(self.known, duration_s)
+        rate_per_s, _ = self._best(duration_s)
         if not rate_per_s:
             return None
         if self.attempts and self.attempts[-1].problems:
@@ -205,11 +204,15 @@ class _Confirming:
                 self.burst_s = _burst_s(seen.verdict, self.limit, rate_per_s)
         return attempt
 
-    def _best(self, known: Capacity, left_s: float) -> tuple[float, float]:
+    @property
+    def _held_per_s(self) -> float:
+        return self.met.rate_per_s if self.met else 0.0
+
+    def _best(self, left_s: float) -> tuple[float, float]:
         """Return what is worth most, and its worth; with the shortest bursts if nothing can be met with these."""
-        held_per_s = self.met.rate_per_s if self.met else 0.0
+        held_per_s = self._held_per_s
         for burst_s in (self.burst_s, least_burst(1.0, self.limit.limit_ms)):
-            rate_per_s, worth = known.best_test(
+            rate_per_s, worth = self.known.best_test(
                 left_s=max(MIN_RUN_S, left_s - self.warmup_s),
                 burst_s=burst_s,
                 allowed=self.limit.allowed,
@@ -223,9 +226,8 @@ class _Confirming:
 
     def _is_hopeless(self, verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
         """True if another rate is worth more, even if one burst so far was bad luck."""
-        _, other_per_s = self._best(self.known, left_s)
-        held_per_s = self.met.rate_per_s if self.met else 0.0
-        return is_hopeless(verdict, rate_per_s, left_s * (1 - other_per_s / (rate_per_s - held_per_s)))
+        _, other_per_s = self._best(left_s)
+        return is_hopeless(verdict, rate_per_s, left_s * (1 - other_per_s / (rate_per_s - self._held_per_s)))
 
     def _verdict(self, log: RequestLog) -> Verdict:
         return certify(log, self.limit, confidence=self.confidence)
