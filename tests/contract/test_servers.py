@@ -24,6 +24,11 @@ from model_repo.spec import Engine, ServingConfig
 pytestmark = pytest.mark.system
 
 
+def without_blank(folder: Path) -> Path:
+    """A name beside the folder: the paths of a server's backends cannot hold blanks."""
+    return folder.with_name(folder.name.replace(" ", "-"))
+
+
 @contextmanager
 def embedded(folder: Path) -> Iterator[Server]:
     with serve(ServerOptions(run_dir=folder, exit_grace_s=0.1)) as server:
@@ -32,16 +37,15 @@ def embedded(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def local(folder: Path) -> Iterator[Server]:
-    # Beside the folder: the paths of a server's backends cannot hold blanks.
     options = ServerOptions(run_dir=folder, kind="local", runtime="python", exit_grace_s=0.1)
-    with tritonserver_on_path(folder.parent / "local"), serve(options) as server:
+    with tritonserver_on_path(without_blank(folder)), serve(options) as server:
         yield server
 
 
 @contextmanager
 def docker(folder: Path) -> Iterator[Server]:
     options = ServerOptions(run_dir=folder, kind="docker", runtime="python", exit_grace_s=0.1)
-    with docker_on_path(folder.parent / "docker", DEFAULT_IMAGE), serve(options) as server:
+    with docker_on_path(without_blank(folder), DEFAULT_IMAGE), serve(options) as server:
         yield server
 
 

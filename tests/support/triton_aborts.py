@@ -4,7 +4,7 @@ https://github.com/triton-inference-server/server/issues/8882. No code of ours c
 in 800 loads in a row; what ours does about a dead server has tests of its own.
 """
 
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,20 @@ ABORT = b"boost::interprocess::lock_exception"
 MOST = 2
 
 
-def aborted(basetemp: Path, since_s: float) -> bool:
-    """True if a server of this test process, whose log was written since then, ended by this fault."""
-    logs = (path for path in basetemp.rglob("server.log") if path.is_file() and path.stat().st_mtime >= since_s)
-    return any(ABORT in path.read_bytes() for path in logs)
+def aborts(basetemp: Path) -> dict[Path, int]:
+    """Return how often each server of this test process ended by this fault, by log."""
+    counts = {path: path.read_bytes().count(ABORT) for path in basetemp.rglob("server.log") if path.is_file()}
+    return {path: count for path, count in counts.items() if count}
 
 
 class TritonAborts:
-    """A plugin that repeats a failed system test, with new fixtures, if its Triton aborted."""
+    """A plugin that repeats a failed system test, with new fixtures of its module too, if a Triton aborted.
+
+    That may have been after the last request of an earlier test, which passed.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, int] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -30,13 +36,18 @@ class TritonAborts:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for left in reversed(range(MOST + 1)):
-            began_s = time.time()
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
-            failed = any(report.failed for report in reports)
-            if not (left and failed and aborted(item.config._tmp_path_factory.getbasetemp(), began_s)):  # type: ignore[attr-defined]
+            if not (left and any(report.failed for report in reports) and self._has_aborted(item)):
                 break
+            with suppress(Exception):  # of fixtures that miss their server
+                item.session._setupstate.teardown_exact(item.session)  # type: ignore[arg-type]
             item._initrequest()
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+    def _has_aborted(self, item: pytest.Item) -> bool:
+        """True if a server has aborted since the last time that this was asked."""
+        before, self._known = self._known, aborts(item.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
+        return any(count > before.get(path, 0) for path, count in self._known.items())
