@@ -84,13 +84,6 @@ def test_without_a_gpu_onnx_runtime_is_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_gpu_that_says_too_little_is_left_to_onnx_runtime(tmp_path: Path) -> None:
-    silent = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, compute_capability=None),))
-    kinds, _, notes = compete(silent, tmp_path)
-    assert kinds == [("onnxruntime", "gpu")]
-    assert any("does not report its compute capability" in note for note in notes)
-
-
 @pytest.fixture(scope="module")
 def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a model, and a cache with its engine and invented times of it on the A10."""
@@ -155,10 +148,26 @@ def test_an_engine_that_the_user_excludes_is_not_built(timed: Any) -> None:
     assert not any("tensorrt_rtx" in note for note in notes)
 
 
-def test_an_engine_that_alone_is_slower_than_the_limit_is_not_served(timed: Any) -> None:
-    kinds, _, notes = compete(WITH_GPU, timed, limit_ms=1.5)
+def runs_once(runner: EngineRunner, _: str) -> Any:
+    return runner.run([{"image": np.zeros((1, 3, 32, 32), np.float32)}])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "reason"),
+    [
+        ({"compute_capability": None}, {}, "does not report its compute capability"),
+        ({}, {"limit_ms": 1.5}, "alone it takes 2.0 ms, over the limit"),
+        ({"driver": "999"}, {}, "does not run on NVIDIA A10: "),  # has no times, and is tried; here is no such GPU
+        ({}, {"judge": runs_once}, "does not run on NVIDIA A10: "),
+    ],
+)
+def test_an_engine_that_cannot_be_served_is_left_out_with_the_reason(
+    timed: Any, gpu: dict[str, Any], options: dict[str, Any], reason: str
+) -> None:
+    machine = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, **gpu),))
+    kinds, _, notes = compete(machine, timed, **options)
     assert kinds == [("onnxruntime", "gpu")]
-    assert any("alone it takes 2.0 ms, over the limit" in note for note in notes)
+    assert any(reason in note for note in notes)
 
 
 def test_a_dry_run_takes_what_is_in_the_cache_and_builds_nothing(
@@ -222,22 +231,6 @@ def test_an_engine_that_is_not_close_to_fp32_is_left_out(timed: Any) -> None:
     assert kinds == [("onnxruntime", "gpu")]
     assert judged == [(f"tensorrt_rtx-{find_tensorrt('tensorrt_rtx').version}", "fp32")]
     assert any("not close enough to fp32: output y at batch 1: SQNR 3.0 dB" in note for note in notes)
-
-
-def test_an_engine_that_fails_while_it_is_judged_is_left_out(timed: Any) -> None:
-    """The engine was built for a GPU that this machine lacks."""
-    judge = lambda runner, _: runner.run([{"image": np.zeros((1, 3, 32, 32), np.float32)}])  # noqa: E731
-    kinds, _, notes = compete(WITH_GPU, timed, judge=judge)
-    assert kinds == [("onnxruntime", "gpu")]
-    assert any("does not run on NVIDIA A10: " in note for note in notes)
-
-
-def test_an_engine_that_does_not_run_is_left_out_with_the_reason(timed: Any) -> None:
-    """The times belong to another driver, so the engine is tried; this machine has no such GPU."""
-    newer = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, driver="999"),))
-    kinds, _, notes = compete(newer, timed)
-    assert kinds == [("onnxruntime", "gpu")]
-    assert any("does not run on NVIDIA A10: " in note for note in notes)
 
 
 def test_engines_are_checked_together_and_each_keeps_its_own_answer(timed: Any) -> None:

@@ -197,20 +197,6 @@ def test_members_without_single_answers_are_refused(tmp_path: Path, more: str, w
     assert word in error.what
 
 
-@pytest.mark.parametrize(
-    ("changes", "flag"),
-    [
-        ({"tune": ("third",)}, "--tune"),
-        ({"vary": (("parameters.factor", ("3",)),)}, "--vary"),
-    ],
-)
-def test_options_that_do_not_go_with_an_ensemble_are_refused(
-    tmp_path: Path, changes: dict[str, Any], flag: str
-) -> None:
-    ensemble(tmp_path / "repository")
-    assert flag in refused(own_config(tmp_path, "pair", **changes)).what
-
-
 def test_more_than_six_members_need_a_choice(tmp_path: Path) -> None:
     names = [f"m{number}" for number in range(7)]
     for name in ("scorer", *names):
@@ -277,9 +263,11 @@ def test_a_model_beside_it_is_served_as_it_is_unless_it_is_tuned(tmp_path: Path)
         ("scorer", {"with_models": with_models_from_texts(["pair:p99=9ms,rate=1"])}, "ensemble"),
         ("scorer", {"with_models": WITH, "calls": ("words",)}, "words"),
         ("pair", {"with_models": WITH}, "pair is an ensemble"),
+        ("pair", {"tune": ("third",)}, "--tune"),
+        ("pair", {"vary": (("parameters.factor", ("3",)),)}, "--vary"),
     ],
 )
-def test_models_that_cannot_be_beside_it_are_refused(
+def test_options_that_do_not_go_with_a_model_or_an_ensemble_are_refused(
     tmp_path: Path, name: str, changes: dict[str, Any], word: str
 ) -> None:
     ensemble(tmp_path / "repository")
@@ -301,14 +289,10 @@ def test_models_that_cannot_be_beside_it_are_refused(
         ("words:p98=20ms,rate=5", "p98"),
         ("words:p99=20,rate=5", "20"),
         ("words:p99=20ms,rate=5,input_data=/nowhere", "/nowhere"),
+        ("words:p99=9ms,rate=1 words:p50=5ms,rate=1", "twice"),
     ],
 )
-def test_a_model_beside_it_needs_a_rate_and_a_limit(text: str, word: str) -> None:
+def test_a_model_beside_it_is_named_once_and_needs_a_rate_and_a_limit(text: str, word: str) -> None:
     with pytest.raises(BadInput) as raised:
-        with_models_from_texts([text])
+        with_models_from_texts(text.split())
     assert word in raised.value.what
-
-
-def test_a_model_is_named_once() -> None:
-    with pytest.raises(BadInput, match="twice"):
-        with_models_from_texts(["words:p99=9ms,rate=1", "words:p50=5ms,rate=1"])

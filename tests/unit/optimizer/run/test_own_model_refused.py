@@ -37,11 +37,61 @@ from search.space import MachineLimits, default_config, knobs_of, search_space
         ("model_transaction_policy { decoupled: true }", "decoupled"),
         ("ensemble_scheduling { step [ ] }", "ensemble"),
         ('platform: "ensemble"', "ensemble"),
+        ("\ninput {\n", f"line {PYTHON.count(chr(10)) + 2}"),
+        ("# gr\xfc\xdfe", "UTF-8"),
+        ("input { name: 'z' data_type: 999 dims: 1 }", "999"),
+        ("instance_group { kind: 999 count: 1 }", "999"),
+        ("input " + "{ a " * 20_000 + "}" * 20_000, "nested"),
+        ("input { name: 'z' data_type: TYPE_FP32 dims: 1 }\n" * 50_000, "bytes"),
+    ],
+    ids=lambda text: text[:30],
+)
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_configuration_that_cannot_be_served_or_measured_is_refused(
+    tmp_path: Path, more: str, word: str, ask: Any
+) -> None:
+    folder = python_model(tmp_path / "repository")
+    (folder / "config.pbtxt").write_bytes(f"{PYTHON}{more}\n".encode("latin-1"))
+    assert word in refused(own_config(tmp_path), ask).what
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("ask", [None, loaded])
+def test_a_configuration_that_is_no_regular_file_is_refused(tmp_path: Path, make: Any, ask: Any) -> None:
+    make(python_model(tmp_path / "repository", config=None) / "config.pbtxt")
+    with pytest.raises(BadInput, match="no regular file"):
+        engines_of(own_config(tmp_path), ask)
+
+
+GROUP = "instance_group.0.count"
+SPEC = "optimization.cuda.graph_spec.batch_size"
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "word"),
+    [
+        (PYTHON, {"client_batch": 9}, "--client-batch 9"),
+        (PYTHON, {"client_batch": 3, "max_batch_sizes": (2,)}, "--max-batch-size 2"),
+        (PYTHON.replace("size: 8 ", "size: 0 "), {"max_batch_sizes": (4,)}, "--max-batch-size"),
+        (PYTHON, {"vary": [(f"parameters.{name}", ("1", "2", "3", "4")) for name in "ab"]}, "--vary"),
+        (
+            f"{PYTHON}optimization {{ cuda {{ graph_spec {{ batch_size: 1 }} graph_spec {{ batch_size: 2 }} }} }}",
+            {"vary": [(SPEC, ("4",))]},
+            SPEC,
+        ),
+        (
+            PYTHON.replace("KIND_CPU },", "KIND_CPU }").replace('{ name: "batch" count: 1 kind: KIND_CPU }', ""),
+            {"vary": [(GROUP, ("2",))]},
+            "--instances",
+        ),
     ],
 )
-def test_models_without_single_answers_are_refused(tmp_path: Path, more: str, word: str) -> None:
-    written(tmp_path / "repository", "scorer", f"{PYTHON}{more}\n", {"1/model.py": ""})
-    assert word in refused(own_config(tmp_path)).what
+def test_what_the_model_or_the_search_does_not_take_is_refused(
+    tmp_path: Path, config: str, changes: dict[str, Any], word: str
+) -> None:
+    python_model(tmp_path / "repository", config=config)
+    error = refused(own_config(tmp_path, **changes))
+    assert word in error.what + error.fix
 
 
 def test_a_kind_that_only_triton_completes_is_refused_as_well(tmp_path: Path) -> None:
@@ -51,24 +101,6 @@ def test_a_kind_that_only_triton_completes_is_refused_as_well(tmp_path: Path) ->
         return {"scorer": {**loaded(engine)["scorer"], "model_transaction_policy": {"decoupled": True}}}
 
     assert "decoupled" in refused(own_config(tmp_path), decoupled).what
-
-
-def test_a_model_that_does_not_load_is_quoted(tmp_path: Path) -> None:
-    written(tmp_path / "repository", "scorer", BACKENDS["fil"][1], {"1/model.json": "{}"})
-
-    def fails(engine: Any) -> Any:
-        raise ModelLoadFailed(engine.model_name, "unable to find backend library for backend 'fil'")
-
-    error = refused(own_config(tmp_path), fails)
-    assert "unable to find backend library for backend 'fil'" in error.what
-    assert "server.log" in error.fix
-
-
-def test_a_text_that_is_no_configuration_is_named_by_its_line(tmp_path: Path) -> None:
-    written(tmp_path / "repository", "scorer", "backend: 'python'\ninput {\n", {"1/model.py": ""})
-    assert "line 2" in refused(own_config(tmp_path)).what
-    (tmp_path / "repository" / "scorer" / "config.pbtxt").write_bytes(b"# gr\xfc\xdfe\n")
-    assert "UTF-8" in refused(own_config(tmp_path)).what
 
 
 @pytest.mark.parametrize("written_as", ["fp32", "TYPE_fp32", "FLOAT"])
@@ -86,13 +118,13 @@ def test_a_value_that_triton_writes_in_another_way_is_answered_with_its_spelling
 @pytest.mark.parametrize(
     ("reason", "named"),
     [
-        ("FileNotFoundError: No such file or directory: '/run/repository/labels.txt'", "labels.txt"),
-        ("ModuleNotFoundError: No module named 'common'", "common"),
-        ("no license for scorer", ""),
+        ("FileNotFoundError: No such file or directory: '/run/repository/labels.txt'", ["labels.txt"]),
+        ("ModuleNotFoundError: No module named 'common'", ["common"]),
+        ("no license for scorer", []),
     ],
 )
-def test_what_lies_beside_the_model_and_is_missing_in_the_copy_is_named(
-    tmp_path: Path, reason: str, named: str
+def test_a_model_that_does_not_load_is_quoted_and_what_its_copy_lacks_is_named(
+    tmp_path: Path, reason: str, named: list[str]
 ) -> None:
     python_model(tmp_path / "repository")
     (tmp_path / "repository" / "labels.txt").touch()
@@ -101,11 +133,10 @@ def test_what_lies_beside_the_model_and_is_missing_in_the_copy_is_named(
     def fails(engine: Any) -> Any:
         raise ModelLoadFailed(engine.model_name, reason)
 
-    fix = refused(own_config(tmp_path), fails).fix
-    assert [name for name in ("labels.txt", "common", "scorer") if name in fix.partition(" /")[0]] == [
-        *filter(None, [named])
-    ]
-    assert "server.log" in fix
+    error = refused(own_config(tmp_path), fails)
+    assert reason in error.what
+    assert [name for name in ("labels.txt", "common", "scorer") if name in error.fix.partition(" /")[0]] == named
+    assert "server.log" in error.fix
 
 
 def test_an_incomplete_configuration_needs_a_server(tmp_path: Path) -> None:
@@ -123,14 +154,6 @@ def test_sizes_that_vary_are_asked_for(tmp_path: Path) -> None:
     assert "ids" in refused(replace(config, shapes={"ids": (4, 4)})).what
     (engine,) = engines_of(replace(config, shapes={"ids": (9,)}))
     assert [(spec.name, spec.concrete_shape) for spec in engine.inputs] == [("ids", (9,))]
-
-
-def test_batches_that_the_model_does_not_take_are_refused(tmp_path: Path) -> None:
-    python_model(tmp_path / "repository")
-    assert "--client-batch 9" in refused(own_config(tmp_path, client_batch=9)).what
-    assert "--max-batch-size 2" in refused(own_config(tmp_path, client_batch=3, max_batch_sizes=(2,))).what
-    python_model(tmp_path / "repository", config=PYTHON.replace("max_batch_size: 8 ", "max_batch_size: 0 "))
-    assert "--max-batch-size" in refused(own_config(tmp_path, max_batch_sizes=(4,))).what
 
 
 ON_GPU = PYTHON.replace("KIND_CPU }", "KIND_GPU gpus: 0 }", 1)
@@ -156,12 +179,6 @@ def test_a_model_for_a_gpu_is_refused_without_one_unless_vary_has_another_kind(t
         member = own_config(tmp_path, "other", calls=("scorer",), server=server)
         assert "--vary" not in refused(member, ask).fix
     engines_of(own_config(tmp_path, server="remote"), ask)  # which may have one
-
-
-def test_more_variants_than_can_be_measured_are_refused(tmp_path: Path) -> None:
-    python_model(tmp_path / "repository")
-    vary = (("parameters.a", ("1", "2", "3", "4")), ("parameters.b", ("1", "2", "3", "4")))
-    assert "--vary" in refused(own_config(tmp_path, vary=vary)).what
 
 
 @pytest.mark.parametrize(
@@ -246,40 +263,59 @@ def test_options_of_a_repository_need_one(tmp_path: Path) -> None:
         )
 
 
-def test_a_model_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
-    python_model(tmp_path / "repository", "other")
+REMOTE = {"server": "remote", "server_url": "http://x:8000"}
+NO_VARY = """
+threads=1 parameters.=1 parameters.a= parameters.a=1," parameters.a
+optimization=1 optimization.graph=1 optimization.nope=1 optimization.graph.level=0,x optimization.cuda.graph_spec=1
+instance_group.count=2 instance_group.0.count=x instance_group.0.count=1,0 instance_group.0.count=-1
+instance_group.00.count=2 dynamic_batching.priority_levels=2
+optimization.execution_accelerators.gpu_execution_accelerator.parameters.precision_mode=FP16
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        *(({"vary": (text,)}, "--vary") for text in NO_VARY.split()),
+        *(({"model": name}, "--model") for name in ("", "..", ".", "a/scorer", "/scorer")),
+        ({"model": "third"}, "scorer"),
+        ({"model": "empty"}, "no version"),
+        ({"repository": Path("nowhere")}, "cannot be read"),
+        ({**REMOTE, "server_repository": Path("repository")}, "--server-repository"),
+        ({**REMOTE, "server_repository": Path("repository/trials")}, "--server-repository"),
+        (REMOTE, "full load"),
+        *(
+            ({"output": Path(inside), "model": "linked"}, "--output")
+            for inside in ("repository/runs/a", "repository/linked/runs/a", "elsewhere/scorer/runs/a")
+        ),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_the_repository_are_refused(
+    tmp_path: Path, given: dict[str, Any], word: str
+) -> None:
+    python_model(tmp_path / "repository")
+    (tmp_path / "repository" / "empty").mkdir()
+    python_model(tmp_path / "elsewhere")
+    (tmp_path / "repository" / "linked").symlink_to(tmp_path / "elsewhere" / "scorer")
     with pytest.raises(BadInput) as raised:
-        from_options(tmp_path)
-    assert "other" in raised.value.fix
-    (tmp_path / "repository" / "scorer").mkdir()
-    with pytest.raises(BadInput, match="no version"):
-        from_options(tmp_path)
-    with pytest.raises(BadInput, match="cannot be read"):
-        from_options(tmp_path, repository=tmp_path / "nowhere")
+        from_options(tmp_path, **{k: tmp_path / one if isinstance(one, Path) else one for k, one in given.items()})
+    assert word in raised.value.what + raised.value.fix
 
 
-@pytest.mark.parametrize("name", ["", "..", ".", "a/scorer", "/scorer"])
-def test_a_model_is_named_without_a_path(tmp_path: Path, name: str) -> None:
-    python_model(tmp_path / "repository")
-    with pytest.raises(BadInput, match="--model"):
-        from_options(tmp_path, model=name)
-    assert from_options(tmp_path, model="scorer/").model == "scorer"  # as shells complete it
-
-
-def test_trials_are_not_loaded_from_the_repository_itself(tmp_path: Path) -> None:
-    python_model(tmp_path / "repository")
-    for folder in (tmp_path / "repository", tmp_path / "repository" / "trials"):
-        with pytest.raises(BadInput, match="--server-repository"):
-            from_options(tmp_path, server="remote", server_url="http://x:8000", server_repository=folder)
-
-
-def test_a_plan_for_the_servers_own_models_changes_nothing_and_needs_no_yes(tmp_path: Path) -> None:
-    python_model(tmp_path / "repository")
-    given = {"server": "remote", "server_url": "http://x:8000"}
-    with pytest.raises(BadInput, match="full load"):
-        from_options(tmp_path, **given)
-    from_options(tmp_path, **given, yes=True)
-    from_options(tmp_path, **given, dry_run=True)
+@pytest.mark.parametrize(
+    "given",
+    [{**REMOTE, "yes": True}, {**REMOTE, "dry_run": True}, {"model": "scorer/"}, {"output": "elsewhere/runs"}],
+    ids=str,
+)
+def test_options_that_fit_it_are_taken(tmp_path: Path, given: dict[str, Any]) -> None:
+    """A plan changes nothing and needs no --yes; shells complete a model's name with a slash."""
+    python_model(tmp_path / "elsewhere")
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "scorer").symlink_to(tmp_path / "elsewhere" / "scorer")
+    if "output" in given:
+        given = {"output": tmp_path / given["output"]}
+    assert from_options(tmp_path, **given).model == "scorer"
 
 
 def test_links_that_lead_too_far_are_refused(tmp_path: Path) -> None:
@@ -405,23 +441,6 @@ def test_a_repository_may_be_a_link(tmp_path: Path) -> None:
     engines_of(own_config(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("more", "word"),
-    [
-        ("input { name: 'z' data_type: 999 dims: 1 }\n", "999"),
-        ("instance_group { kind: 999 count: 1 }\n", "999"),
-        ("input " + "{ a " * 20_000 + "}" * 20_000, "nested"),
-        ("input { name: 'z' data_type: TYPE_FP32 dims: 1 }\n" * 50_000, "bytes"),
-    ],
-)
-@pytest.mark.parametrize("ask", [None, loaded])
-def test_a_configuration_that_no_server_would_take_is_refused(
-    tmp_path: Path, more: str, word: str, ask: Any
-) -> None:
-    python_model(tmp_path / "repository", config=PYTHON + more)
-    assert word in refused(own_config(tmp_path), ask).what
-
-
 def test_a_copy_has_to_fit(tmp_path: Path) -> None:
     folder = python_model(tmp_path / "repository")
     check_copy(folder, tmp_path / "run" / "scorer", folder / "config.pbtxt")
@@ -434,24 +453,6 @@ def test_a_copy_has_to_fit(tmp_path: Path) -> None:
             engines_of(own_config(tmp_path), ask)
 
 
-def test_a_run_inside_the_repository_or_the_model_is_refused(tmp_path: Path) -> None:
-    python_model(tmp_path / "elsewhere")
-    (tmp_path / "repository").mkdir()
-    (tmp_path / "repository" / "scorer").symlink_to(tmp_path / "elsewhere" / "scorer")
-    for inside in ("repository/runs/a", "repository/scorer/runs/a", "elsewhere/scorer/runs/a"):
-        with pytest.raises(BadInput, match="--output"):
-            from_options(tmp_path, output=tmp_path / inside)
-    from_options(tmp_path, output=tmp_path / "elsewhere" / "runs")
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_a_configuration_that_is_no_regular_file_is_refused(tmp_path: Path, make: Any) -> None:
-    make(python_model(tmp_path / "repository", config=None) / "config.pbtxt")
-    for ask in (loaded, None):
-        with pytest.raises(BadInput, match="no regular file"):
-            engines_of(own_config(tmp_path), ask)
-
-
 def test_another_models_folder_need_not_be_readable(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
     python_model(tmp_path / "repository", "secret").chmod(0)
@@ -460,43 +461,6 @@ def test_another_models_folder_need_not_be_readable(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="no model other"):
             from_options(tmp_path, model="other")
     (tmp_path / "repository" / "secret").chmod(0o755)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("threads=1", "parameters.=1", "parameters.a=", 'parameters.a=1,"', "parameters.a"),
-        *("optimization=1", "optimization.graph=1", "optimization.nope=1", "optimization.graph.level=0,x"),
-        *(
-            "optimization.cuda.graph_spec=1",
-            "instance_group.count=2",
-            "instance_group.0.count=x",
-            "instance_group.0.count=1,0",
-            "instance_group.0.count=-1",
-            "instance_group.00.count=2",
-            "dynamic_batching.priority_levels=2",
-        ),
-        "optimization.execution_accelerators.gpu_execution_accelerator.parameters.precision_mode=FP16",
-    ],
-)
-def test_vary_names_a_parameter_or_a_field_and_values(tmp_path: Path, text: str) -> None:
-    python_model(tmp_path / "repository")
-    with pytest.raises(BadInput, match="--vary"):
-        from_options(tmp_path, vary=(text,))
-
-
-def test_a_field_that_is_there_several_times_is_not_varied(tmp_path: Path) -> None:
-    specs = "optimization { cuda { graph_spec { batch_size: 1 } graph_spec { batch_size: 2 } } }\n"
-    python_model(tmp_path / "repository", config=PYTHON + specs)
-    path = "optimization.cuda.graph_spec.batch_size"
-    assert path in refused(own_config(tmp_path, vary=((path, ("4",)),))).what
-
-
-def test_the_count_of_the_only_group_is_searched_and_not_varied(tmp_path: Path) -> None:
-    second = '{ name: "batch" count: 1 kind: KIND_CPU }'
-    python_model(tmp_path / "repository", config=PYTHON.replace("KIND_CPU },", "KIND_CPU }").replace(second, ""))
-    path = "instance_group.0.count"
-    assert "--instances" in refused(own_config(tmp_path, vary=((path, ("2",)),))).fix
 
 
 def test_no_folder_is_not_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
