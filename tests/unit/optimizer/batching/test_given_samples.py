@@ -116,26 +116,61 @@ def sums_without_zeros(path: Path) -> Path:
     return write(path, nodes, {"x": ["N", 5]}, {"y": ["N", 1]}, constants)
 
 
-@pytest.mark.parametrize(("make", "samples"), [(string_input, WORDS), (echo, [words[:2] for words in WORDS])])
-def test_texts_are_a_batch_if_given_ones_show_it(tmp_path: Path, make: Any, samples: Any) -> None:
-    given = data(tmp_path / "words.json", "words", samples)
-    done = batching(tmp_path, make(tmp_path / "m.onnx"), given)
-    assert (done.action, done.model.batched) == ("kept", True)
+def large_or_not(path: Path) -> Path:
+    """True for values over 1e6."""
+    nodes = [node("Greater", "x edge", "over"), node("Cast", "over", "y", to=onnx.TensorProto.INT64)]
+    edge = {"edge": np.array([[1e6]], np.float32)}
+    return write(path, nodes, {"x": ["N", 1]}, {"y": ["N", 1]}, edge, integers=("y",))
 
 
-def test_texts_that_mix_are_no_batch(tmp_path: Path) -> None:
-    given = data(tmp_path / "words.json", "words", WORDS)
-    done = batching(tmp_path, mixing_texts(tmp_path / "m.onnx"), given)
-    assert done.action == "unbatched"
-    assert "comes out differently in a batch" in done.reason
+def short_table(path: Path) -> Path:
+    """Rows of a table of four."""
+    constants = {"table": batch_models.draw(4, 3)}
+    nodes = [node("Gather", "table ids", "y")]
+    return write(path, nodes, {"ids": ["N", 8]}, {"y": ["N", 8, 3]}, constants, integers=("ids",))
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_equal_texts_show_nothing(tmp_path: Path, count: int) -> None:
-    given = data(tmp_path / "words.json", "words", WORDS[:1] * count)
-    done = batching(tmp_path, string_input(tmp_path / "m.onnx"), given)
-    assert done.action == "unbatched"
-    assert "(samples that differ more may help)" in done.reason
+WITH_ZEROS = [[1.0] * 5, [1.0] * 3 + [0.0] * 2, [2.0] * 4 + [0.0], [3.0] + [0.0] * 4]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "samples", "action", "reason"),
+    [
+        (string_input, "words", WORDS, "kept", ""),
+        (echo, "words", [words[:2] for words in WORDS], "kept", ""),
+        (mixing_texts, "words", WORDS, "unbatched", "comes out differently in a batch"),
+        (string_input, "words", WORDS[:1], "unbatched", "(samples that differ more may help)"),
+        (string_input, "words", WORDS[:1] * 4, "unbatched", "(samples that differ more may help)"),
+        (needs_a_length, "ids", [5, 6, 8], "kept", ""),
+        (needs_a_length, "ids", [99, 5, 99, 6, 8], "kept", ""),
+        (needs_a_length, "ids", [5, 5], "unbatched", "samples that differ more"),
+        (short_table, "ids", [[0] * 8, [99] * 8], "kept", ""),
+        (batch_models.sixteen_rows_at_most, "z", [[1.0]], "kept", ""),  # the check of the load refuses it
+        (large_or_not, "x", [[0.0], [2e6], [3.0], [4e6], [9e6]], "kept", ""),
+        (mixes_above_1000, "x", [[1.0], [2e6], [3.0]], "unbatched", ""),
+        (mixes_above_4, "ids", [[one] * 8 for one in (0, 99, 5, 1)], "unbatched", ""),
+        (sums_without_zeros, "x", WITH_ZEROS, "unbatched", "batches of 2, 3, 4"),
+    ],
+)
+def test_given_samples_show_whether_there_is_a_batch(
+    tmp_path: Path, make: Any, name: str, samples: Any, action: str, reason: str
+) -> None:
+    done = batching(tmp_path, make(tmp_path / "m.onnx"), data(tmp_path / "x.json", name, samples))
+    assert (done.action, done.model.batched) == (action, action == "kept")
+    assert reason in done.reason
+
+
+@pytest.mark.parametrize(
+    ("make", "action"),
+    [
+        (large_or_not, "unbatched"),
+        (mixes_above_1000, "kept"),
+        (mixes_above_4, "kept"),
+        (sums_without_zeros, "kept"),
+    ],
+)
+def test_random_values_do_not_show_what_given_ones_do(tmp_path: Path, make: Any, action: str) -> None:
+    assert batching(tmp_path, make(tmp_path / "m.onnx"), None).action == action
 
 
 def test_each_text_has_to_differ(tmp_path: Path) -> None:
@@ -179,76 +214,13 @@ def test_samples_without_the_texts_are_refused(tmp_path: Path) -> None:
         known(tmp_path, string_input(tmp_path / "m.onnx"), data(tmp_path / "x.json", "other", WORDS))
 
 
-def test_a_decision_that_only_real_values_reach(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "m.onnx",
-        [node("Greater", "x edge", "over"), node("Cast", "over", "y", to=onnx.TensorProto.INT64)],
-        {"x": ["N", 1]},
-        {"y": ["N", 1]},
-        {"edge": np.array([[1e6]], np.float32)},
-        integers=("y",),
-    )
-    given = data(tmp_path / "x.json", "x", [[0.0], [2e6], [3.0], [4e6], [9e6]])
-    assert batching(tmp_path, path, None).action == "unbatched"
-    assert batching(tmp_path, path, given).action == "kept"
-
-
-def test_values_that_mix_are_noticed_even_if_random_ones_do_not(tmp_path: Path) -> None:
-    path = mixes_above_1000(tmp_path / "m.onnx")
-    assert batching(tmp_path, path, None).action == "kept"
-    assert batching(tmp_path, path, data(tmp_path / "x.json", "x", [[1.0], [2e6], [3.0]])).action == "unbatched"
-
-
-def test_real_values_take_the_place_of_random_ones_that_do_not_run(tmp_path: Path) -> None:
-    path = needs_a_length(tmp_path / "m.onnx")
-    assert batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [5, 6, 8])).action == "kept"
-
-
-def test_real_values_show_that_a_model_without_a_batch_runs(tmp_path: Path) -> None:
+def test_a_model_that_runs_with_neither_is_refused(tmp_path: Path) -> None:
     path = needs_a_length(tmp_path / "m.onnx")
     with pytest.raises(ShapeError, match="does not run as it is") as caught:
         batching(tmp_path, path, None)
     assert "--input-data" in caught.value.fix
     with pytest.raises(ShapeError, match="the first of the given inputs"):
         batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [99]))
-    done = batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [5, 5]))
-    assert done.action == "unbatched"
-    assert "samples that differ more" in done.reason
-
-
-def test_one_that_does_not_run_says_nothing_of_the_rows(tmp_path: Path) -> None:
-    path = batch_models.write(
-        tmp_path / "m.onnx",
-        [node("Gather", "table ids", "y")],
-        {"ids": ["N", 8]},
-        {"y": ["N", 8, 3]},
-        {"table": batch_models.draw(4, 3)},
-        integers=("ids",),
-    )
-    assert batching(tmp_path, path, data(tmp_path / "ids.json", "ids", [[0] * 8, [99] * 8])).action == "kept"
-
-
-def test_those_that_do_not_run_leave_the_others(tmp_path: Path) -> None:
-    path, given = needs_a_length(tmp_path / "m.onnx"), data(tmp_path / "ids.json", "ids", [99, 5, 99, 6, 8])
-    assert batching(tmp_path, path, given).action == "kept"
-    path = mixes_above_4(tmp_path / "m.onnx")
-    given = data(tmp_path / "ids.json", "ids", [[one] * 8 for one in (0, 99, 5, 1)])
-    assert batching(tmp_path, path, None).action == "kept"
-    assert batching(tmp_path, path, given).action == "unbatched"
-
-
-def test_values_that_run_alone_and_not_in_a_batch_are_noticed(tmp_path: Path) -> None:
-    path = sums_without_zeros(tmp_path / "m.onnx")
-    given = [[1.0] * 5, [1.0] * 3 + [0.0] * 2, [2.0] * 4 + [0.0], [3.0] + [0.0] * 4]
-    assert batching(tmp_path, path, None).action == "kept"
-    done = batching(tmp_path, path, data(tmp_path / "x.json", "x", given))
-    assert done.action == "unbatched"
-    assert "batches of 2, 3, 4" in done.reason
-
-
-def test_data_that_does_not_fit_is_left_to_the_check_of_the_load(tmp_path: Path) -> None:
-    path = batch_models.sixteen_rows_at_most(tmp_path / "m.onnx")
-    assert batching(tmp_path, path, data(tmp_path / "x.json", "z", [[1.0]])).action == "kept"
 
 
 def test_other_samples_are_another_proof(tmp_path: Path) -> None:
