@@ -46,11 +46,18 @@ def impatient(options: ServerOptions) -> ServerOptions:
     return replace(options, start_timeout_s=0.2)
 
 
-def test_a_server_that_ends_at_its_start_says_why(options: ServerOptions) -> None:
+def test_a_server_that_ends_at_its_start_says_why_and_leaves_what_was_there(options: ServerOptions) -> None:
+    """It is started once: its port has nothing to do with it."""
+    theirs = options.run_dir / "server" / "repository" / "theirs"
+    theirs.mkdir(parents=True)
+    seen: list[Any] = []
     with pytest.raises(ServerStartFailed, match="ended with status 3") as caught:
-        hosts.ProcessHost(options, launcher("echo no such option; exit 3"))
+        hosts.ProcessHost(options, launcher("echo no such option; exit 3", seen))
     assert caught.value.log_tail == "no such option"
     assert str(options.log_file) in str(caught.value)
+    assert [endpoint.control_folder.exists() for endpoint in seen] == [False]
+    assert theirs.exists()
+    assert sorted(path.name for path in options.run_dir.iterdir()) == ["server", "server.log"]
 
 
 def test_a_server_that_is_never_ready_is_given_up(impatient: ServerOptions) -> None:
@@ -93,29 +100,10 @@ def test_a_launcher_that_fails_leaves_no_control_folder(options: ServerOptions) 
     assert not seen[0].control_folder.exists()
 
 
-def test_a_failure_that_has_nothing_to_do_with_ports_is_not_repeated_and_leaves_no_control_folder(
-    options: ServerOptions,
-) -> None:
-    seen: list[Any] = []
-    with pytest.raises(ServerStartFailed):
-        hosts.ProcessHost(options, launcher("exit 1", seen))
-    assert len(seen) == 1
-    assert not seen[0].control_folder.exists()
-
-
 def test_an_output_folder_that_cannot_be_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RepositoryWriteFailed, match="cannot be written"):
         hosts.ProcessHost(ServerOptions(run_dir=tmp_path / "file" / "run"), launcher("exit 1"))
-
-
-def test_what_is_in_the_folder_already_stays(options: ServerOptions) -> None:
-    theirs = options.run_dir / "server" / "repository" / "theirs"
-    theirs.mkdir(parents=True)
-    with pytest.raises(ServerStartFailed):
-        hosts.ProcessHost(options, launcher("exit 1"))
-    assert theirs.exists()
-    assert sorted(path.name for path in options.run_dir.iterdir()) == ["server", "server.log"]
 
 
 def test_what_the_server_needs_while_it_runs_goes_where_it_is_told(options: ServerOptions, tmp_path: Path) -> None:
