@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loadgen.statistics.dependence import ONE_SIDED_95
 from loadgen.statistics.probe import ProbeResult
-from loadgen.statistics.sequential import log_evidence_below
+from loadgen.statistics.sequential import bursts_needed
 
 Floats = NDArray[np.float64]
 
@@ -52,6 +52,9 @@ class Response:
 
     lapse: float = 0.01
     """The probability that a run shows something else: the machine stood still for a moment, a burst was luck."""
+
+    estimate_fails: float = 0.05
+    """The probability that an estimate by other means is wrong by more than its error."""
 
     span: float = 14.0
     step: float = 0.005
@@ -100,6 +103,22 @@ class Capacity:
         lapse = self.response.lapse
         log_likelihood = np.logaddexp(self._log_likelihood(seen) + math.log1p(-lapse), math.log(lapse))
         return replace(self, log_weights=self.log_weights + log_likelihood)
+
+    def estimated(self, rate_per_s: float, error: float) -> Capacity:
+        """Return what is known after an estimate by other means, with the standard error of its logarithm.
+
+        It is normal or, if the means fails, anywhere within a factor of e ^ 3.
+        """
+        far = (self.ln_rates - math.log(rate_per_s)) / error
+        density = -(far**2) / 2 - math.log(error * math.sqrt(2 * math.pi))
+        fails = self.response.estimate_fails
+        log_likelihood = np.logaddexp(density + math.log1p(-fails), math.log(fails / 6))
+        return replace(self, log_weights=self.log_weights + log_likelihood)
+
+    def bounded(self, rate_per_s: float) -> Capacity:
+        """Return what is known if no rate from this one up can be sent in time: it cannot be certified then."""
+        below = self.ln_rates < math.log(rate_per_s)
+        return replace(self, log_weights=np.where(below, self.log_weights, -math.inf))
 
     def _log_likelihood(self, seen: ProbeResult) -> Floats:
         """Return ln of the likelihood; that of a number of late requests is 1 where it is highest."""
@@ -181,20 +200,6 @@ class Capacity:
 
 @lru_cache(maxsize=8)
 def _bursts_needed(confidence: float) -> tuple[Floats, Floats]:
-    """Return shares of what is allowed, and how many bursts would be allowed until such a share is met.
-
-    The evidence (see `sequential`) depends on the numbers of bursts alone: seen, and allowed. It does not grow
-    beyond 91 % of what is allowed.
-    """
-    wanted, shares = -math.log1p(-confidence), np.linspace(0.0, 0.9, 91)
-    needed = []
-    for share in shares:
-        low, high = 0.0, 1.0
-        while log_evidence_below(share * high, high, 1.0, 1.0) < wanted:
-            low, high = high, 2 * high
-        for _ in range(30):
-            middle = (low + high) / 2
-            enough = log_evidence_below(share * middle, middle, 1.0, 1.0) >= wanted
-            low, high = (low, middle) if enough else (middle, high)
-        needed.append(high)
-    return shares, np.array(needed)
+    """Return shares of what is allowed, and how many bursts would be allowed until such a share is met."""
+    shares = np.linspace(0.0, 0.9, 91)
+    return shares, np.array([bursts_needed(share, confidence) for share in shares])

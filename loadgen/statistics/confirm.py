@@ -12,7 +12,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity import Capacity
 from loadgen.statistics.dependence import least_burst
 from loadgen.statistics.probe import Measure, Probe, evaluate_probe
-from loadgen.statistics.sequential import log_evidence_below, requests_needed
+from loadgen.statistics.sequential import bursts_needed, requests_needed
 from loadgen.statistics.slo_test import (
     Verdict,
     certify,
@@ -36,8 +36,6 @@ and the attempt would be judged too late."""
 LOOKS_MET, LOOKS_HOPELESS = 2, 4
 """A run ends as met after two looks in a row: at a single look, bursts may seem shorter than they are. It ends
 after four in a row at which it would not be met in its time, even if one burst was bad luck."""
-
-_LONGEST_OUTLOOK = 1e9
 
 LEAST_GAIN = 0.01
 """After a rate is certified, a higher one is tried if 1 % is expected of that."""
@@ -297,17 +295,9 @@ def seconds_needed(verdict: Verdict, rate_per_s: float, *, forgiven_bursts: floa
 
     `forgiven_bursts` of average size are subtracted from the violations so far.
     """
-    allowed, wanted = verdict.limit.allowed, -math.log1p(-verdict.confidence)
+    allowed = verdict.limit.allowed
     share = max(0.0, verdict.violations - forgiven_bursts * verdict.burst) / max(verdict.n, 1)
     if not share < allowed or math.isnan(verdict.burst):
         return math.inf
-    low = high = max(float(verdict.n), 1.0)
-    while log_evidence_below(share * high, high, allowed, verdict.burst) < wanted:
-        low, high = high, 1.5 * high
-        if high > _LONGEST_OUTLOOK:
-            return math.inf
-    for _ in range(20):
-        middle = (low + high) / 2
-        enough = log_evidence_below(share * middle, middle, allowed, verdict.burst) >= wanted
-        low, high = (low, middle) if enough else (middle, high)
-    return (high - verdict.n) / rate_per_s
+    needed = bursts_needed(share / allowed, verdict.confidence) * verdict.burst / allowed
+    return max(0.0, needed - verdict.n) / rate_per_s

@@ -20,6 +20,7 @@ from collections.abc import Callable
 _BELOW = (0.1, 0.3, 1.0, 3.0, 10.0, 1e6)
 _ABOVE = (0.03, 0.07, 0.15, 0.3, 0.5)
 _BISECTIONS = 36
+_MOST_BURSTS = 1e9
 
 
 def log_evidence_below(violations: float, n: float, share: float, burst: float) -> float:
@@ -71,6 +72,24 @@ def requests_needed(violations: int, share: float, burst: float, confidence: flo
     while not enough(high):
         high *= 2
     return bisect_left(range(high), True, key=enough)
+
+
+def bursts_needed(seen: float, confidence: float) -> float:
+    """Return how many bursts have to be allowed to show a share below what is allowed; inf: no number is enough.
+
+    `seen` is the observed share / the allowed one. The evidence depends on the numbers of bursts alone, seen and
+    allowed, and does not grow from 91 % of what is allowed on.
+    """
+    wanted, high = -math.log1p(-confidence), 1.0
+
+    def too_few(bursts: float) -> bool:
+        return log_evidence_below(seen * bursts, bursts, 1.0, 1.0) < wanted
+
+    while too_few(high):
+        high *= 2
+        if high > _MOST_BURSTS:
+            return math.inf
+    return _last_true(too_few, 0.0, high)
 
 
 def _log_mean_exp(terms: list[float]) -> float:

@@ -7,11 +7,11 @@ import math
 from dataclasses import dataclass, field, replace
 
 from loadgen.measurement.request_log import none_if_not_finite
-from loadgen.statistics.capacity import CAUTION, bounds
-from loadgen.statistics.probe import Probe
+from loadgen.statistics.capacity import CAUTION, Capacity, bounds
+from loadgen.statistics.probe import Probe, ProbeResult
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
-from search.simulator.replay import MIN_REPLAY_S, ReplayResult, replay_run, seconds_for, sharpness_of
+from search.simulator.replay import MIN_REPLAY_S, replay_run, seconds_for, sharpness_of
 from search.simulator.server import Simulated
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import BenchFailed, Spent
@@ -31,6 +31,9 @@ OF_A_FRONT_END = 1 / 3
 """If closed loops got less than a third of the predicted rate through, a front end or the client carries no more,
 and the first run goes at that rate. Users who travel together leave instances idle, and get 0.4 of it through."""
 
+PRECISE = 0.08
+"""The capacity is known well if the standard error of its logarithm is at most this."""
+
 MAX_RUNS = 4
 """A trial makes at most this many runs, each because it contradicts the one before."""
 
@@ -43,7 +46,7 @@ MAX_LOAD_S = 12.0
 before, and more of them do not make the estimate better."""
 
 CLEARLY_VIOLATED = 0.1
-"""A run with more than 10 % of its requests over the limit was above the capacity, even if a replay disagrees."""
+"""If more than a tenth of the requests failed, it was no disturbance that made the client late."""
 
 BASELINE_CAPACITY_S = 10.0
 """The capacity search of a baseline without a valid prediction takes at most 10 s of load: the baseline is only
@@ -110,20 +113,21 @@ class Verification:
             return None
         if self._runs and all(self._client_problems):  # a run too short for a verdict is replayed nevertheless
             return self._failed(number, config, self._client_problems[-1][0], bench.spent.since(before))
-        if found is None or not found.rate_per_s > 0:
+        if found is None or self._replay is None:
             most_s = BASELINE_CAPACITY_S if self.once else math.inf
             trial = run_capacity_trial(self.context, config, number, most_s=most_s, runs_before=len(self._runs))
             return None if trial is None else self._with_my_runs(trial, bench.spent.since(before))
-        low_per_s, high_per_s = bounds(found.rate_per_s, found.error)
+        rate_per_s, error = found.quantile(0.5), found.error
+        low_per_s, high_per_s = bounds(rate_per_s, error)
         return trial_of(
             number,
             config,
             "complete",
             f"{predicted_per_s:,.4g}/s were predicted; replayed with the run's arrivals, executions "
-            f"took {found.slowdown:.3f} times as long as profiled",
+            f"took {self._replay.slowdown:.3f} times as long as profiled",
             spent=bench.spent.since(before),
             load_runs=self._runs,
-            rate_at_limit_per_s=found.rate_per_s * math.exp(-CAUTION * found.error),
+            rate_at_limit_per_s=rate_per_s * math.exp(-CAUTION * error),
             rate_low_per_s=low_per_s,
             rate_high_per_s=high_per_s,
             measurement=bench.last_measurement(),
@@ -144,8 +148,8 @@ class Verification:
             replay=self._replay,
         )
 
-    def _converge(self, number: int, predicted_per_s: float, alone_per_s: float) -> ReplayResult | None:
-        """Run until a run is near the capacity that follows from it, and no earlier run contradicts that.
+    def _converge(self, number: int, predicted_per_s: float, alone_per_s: float) -> Capacity | None:
+        """Run until the capacity is known well, and a run was near it; None if a replay has no result.
 
         The first is not above `alone_per_s`, what the engine does standalone; 0 if that is not known.
         """
@@ -153,81 +157,40 @@ class Verification:
         rate = min(rate, alone_per_s or math.inf)
         if let_through_per_s < OF_A_FRONT_END * predicted_per_s:
             rate = let_through_per_s
-        found = self._run_and_replay(number, rate)
+        known = Capacity.guessed(predicted_per_s, self.context.slo.first.limit_s)
+        found = self._run_and_replay(number, rate, known)
         while self._late_per_s == rate and len(self._runs) < MAX_LATE and not self.context.stop():
-            rate *= LATE_STEP
-            found = self._run_and_replay(number, rate)
-        if self.once:
-            return found
-        while found is not None and found.rate_per_s > 0 and self._may_run_again():
-            near = abs(math.log(found.rate_per_s / rate)) <= MAX_DISTANCE
-            # If all of two runs or more violated the SLO, the replay is below them, and was so before.
-            met = not self._runs[1:] or not all(run.trusted and _clearly_violated(run) for run in self._runs)
-            if near and met and found.rate_per_s < self._violated_per_s:
+            known, rate = known.bounded(rate), rate * LATE_STEP
+            found = self._run_and_replay(number, rate, known)
+        while found is not None and not self.once:
+            known, median_per_s = found, found.quantile(0.5)
+            near = abs(math.log(median_per_s / rate)) <= MAX_DISTANCE and known.error <= PRECISE
+            if near and (len(self._runs) == 1 or self._met()):
                 break
-            rate = min(self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate), self._doubled_step_per_s())
-            again = self._run_and_replay(number, rate)
-            if again is None and self._hurt_others():
-                return None
-            if again is None:
-                break
-            found = again
-        if found is None:
-            return None
-        violated_per_s = min(self._violated_per_s, self._missed_per_s(math.exp(-MAX_DISTANCE) * found.rate_per_s))
-        if found.rate_per_s < violated_per_s:
-            return found
-        # A factor on execution times does not explain it: the capacity is only known to be lower.
-        known_per_s = math.sqrt(self._met_per_s * violated_per_s) if self._met_per_s else 0.0
-        error = math.log(violated_per_s / self._met_per_s) / 2 if self._met_per_s else math.inf
-        return replace(found, rate_per_s=known_per_s, error=max(found.error, error))
+            if not self._may_run_again():
+                return known if self._met() else None
+            rate = FIRST_RUN_FRACTION * median_per_s
+            found = self._run_and_replay(number, rate, known)
+            if found is None and not self._hurt_others():
+                if self._late_per_s > rate:
+                    return known
+                found = known.bounded(rate)
+        return found
+
+    def _met(self) -> bool:
+        return any(run.trusted and run.met for run in self._runs)
 
     def _may_run_again(self) -> bool:
         in_time = [run for run, late in zip(self._runs, self._client_problems, strict=True) if not late]
-        if self.context.budget.search_left_s() < MIN_REPLAY_S:
+        if self.context.budget.search_left_s() < MIN_REPLAY_S or self.context.stop():
             return False
-        return len(in_time) < MAX_RUNS and sum(run.seconds or 0.0 for run in in_time) < MAX_LOAD_S
+        spent_s = sum(run.seconds or 0.0 for run in in_time)
+        return len(in_time) < MAX_RUNS and len(self._runs) < MAX_RUNS + MAX_LATE and spent_s < MAX_LOAD_S
 
-    @property
-    def _violated_per_s(self) -> float:
-        """The lowest rate that clearly violated the SLO, above all that met it (a machine may stall once).
+    def _run_and_replay(self, number: int, rate_per_s: float, known: Capacity) -> Capacity | None:
+        """Return what is known after load at this rate, again if the client is late for the first time.
 
-        Or at which the client was late: nobody knows whether such a rate is kept.
-        """
-        violated = [run.rate_per_s for run in self._runs if run.trusted and _clearly_violated(run)]
-        return min((rate for rate in (*violated, self._late_per_s) if rate > self._met_per_s), default=math.inf)
-
-    def _missed_per_s(self, below_per_s: float) -> float:
-        """Return the lowest rate that did not meet the SLO, above all that did; inf if that is not below."""
-        missed = [run.rate_per_s for run in self._runs if run.trusted and not run.met]
-        return min((rate for rate in missed if self._met_per_s < rate < below_per_s), default=math.inf)
-
-    @property
-    def _met_per_s(self) -> float:
-        """The highest rate that met the SLO; 0: none."""
-        return max((run.rate_per_s for run in self._runs if run.trusted and run.met), default=0.0)
-
-    def _between(self, wanted_per_s: float, last_per_s: float) -> float:
-        """Return the wanted rate, but at most the middle between the last rate and the lowest violated one."""
-        violated_per_s = self._violated_per_s
-        if wanted_per_s < violated_per_s:
-            return wanted_per_s
-        return math.sqrt(min(last_per_s, FIRST_RUN_FRACTION * violated_per_s) * violated_per_s)
-
-    def _doubled_step_per_s(self) -> float:
-        """Return a rate twice as far below the last as that is below the one before, if both clearly violated.
-
-        What the replay took for slow executions was something else then, such as a front end at its limit.
-        """
-        rates = [run.rate_per_s for run in self._runs[-2:] if run.trusted and _clearly_violated(run)]
-        if len(rates) < 2 or rates[1] >= rates[0]:
-            return math.inf
-        return rates[1] * (rates[1] / rates[0]) ** 2
-
-    def _run_and_replay(self, number: int, rate_per_s: float) -> ReplayResult | None:
-        """Run load at this rate, again if the client is late for the first time; None if there is no result.
-
-        A tenth of the requests failed: that was no disturbance.
+        None if there is no result. A tenth of the requests failed: that was no disturbance.
         """
         limits, seed, workload = self.context.slo.limits, self.context.seed, self.context.workload
         binding, sharp = sharpness_of(self.server, limits, rate_per_s, seed, workload)
@@ -237,7 +200,7 @@ class Verification:
         if self.once:
             seconds = min(seconds, max(MIN_REPLAY_S, BASELINE_REQUESTS / rate_per_s))
         for _ in range(2 if self._late_per_s == math.inf else 1):
-            probe = self._run_load(number, rate_per_s, seconds)
+            probe, seen = self._run_load(number, rate_per_s, seconds)
             if not probe.problems or self.context.stop() or probe.log.failed.mean() > CLEARLY_VIOLATED:
                 break
         if probe.problems and not self.context.stop():
@@ -246,26 +209,25 @@ class Verification:
             return None
         found = replay_run(self.server, probe.log, limits, seed=seed, workload=workload)
         log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
-        if found is not None:
-            self._replay = ReplayRecord(
-                slowdown=found.slowdown, rate_per_s=found.rate_per_s, error=none_if_not_finite(found.error)
-            )
-        return found
+        if found is None or not found.rate_per_s > 0:
+            return None
+        self._replay = ReplayRecord(
+            slowdown=found.slowdown, rate_per_s=found.rate_per_s, error=none_if_not_finite(found.error)
+        )
+        known = known.updated(seen).estimated(found.rate_per_s, found.error)
+        log.info("trial %d: %.4g/s, error %.3g", number, known.quantile(0.5), known.error)
+        return known
 
     def _hurt_others(self) -> bool:
         """True if the last run violated the limit of a colocated model: no replay knows what rate keeps it."""
         return self._runs[-1].model is not None and not self._runs[-1].met
 
-    def _run_load(self, number: int, rate_per_s: float, seconds: float) -> Probe:
+    def _run_load(self, number: int, rate_per_s: float, seconds: float) -> tuple[Probe, ProbeResult]:
         probe, seen, seed = run_load(self.context, rate_per_s, seconds, number=number, repeat=len(self._runs))
         self._runs.append(load_run_of(seen, probe, self.context.slo.tested, seed=seed))
         self._client_problems.append(probe.problems)
         emit_probed(self.context.on_event, number, seen, met=seen.met)
-        return probe
-
-
-def _clearly_violated(run: LoadRunRecord) -> bool:
-    return bool(run.overloaded) or (run.violations or 0) > CLEARLY_VIOLATED * (run.requests or math.inf)
+        return probe, seen
 
 
 def explanation(trial: Trial, rate_per_s: float) -> float | None:
