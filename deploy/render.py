@@ -238,7 +238,6 @@ def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, Markup]]:
 def _figures(plan: Plan) -> dict[str, str]:
     """Return numbers as text for people; names that end in `_exact` are for machines."""
     found, scaling, certificate = plan.found, plan.scaling, plan.certificate
-    baseline = found.baseline.certificate if found.baseline is not None else None
     cost = found.cost
     return {
         "certified": format_rate(certificate.rate_per_s),
@@ -258,7 +257,6 @@ def _figures(plan: Plan) -> dict[str, str]:
         "baseline_usd": ""
         if cost.baseline_cost_per_million_inferences_usd is None
         else f"{cost.baseline_cost_per_million_inferences_usd:.4g}",
-        "baseline_rate": "" if baseline is None else format_rate(baseline.rate_per_s),
         "hourly_usd": f"{scaling.min_replicas * cost.price.usd_per_hour:.4g}",
         "rate": format_rate(scaling.traffic.rate_per_s),
         "target": format_rate(scaling.target_rate_per_s),

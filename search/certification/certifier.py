@@ -102,7 +102,7 @@ class Certifier:
         """Return what is known of the best certified trial."""
         assert trial.certificate is not None
         runs = self.evidence(trial).runs
-        last = next(run for run in reversed(runs) if not run.late)
+        last = next(run for run in reversed(runs) if not run.client_late)
         return Certified(
             number=trial.number,
             held_per_s=held_per_s,
@@ -235,13 +235,13 @@ class Certifier:
             met=attempt.met,
             violated=attempt.violated,
             hopeless=hopeless >= policy.looks_hopeless and not attempt.met and not attempt.problems,
-            late=bool(attempt.problems),
+            client_late=bool(attempt.problems),
             log=probe.log,
             attempt=attempt,
             contention=none_if_not_watched(self.bench.spent.contention - before),
         )
         evidence.runs.append(run)
-        if run.late:
+        if run.client_late:
             self._untrusted_s.append(max(attempt.load_s, MIN_RUN_S))
             return None
         self._untrusted_s.clear()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from search.certification import planner
 from search.certification.certifier import Certifier
-from search.certification.planner import Stage, State, Step
+from search.certification.planner import State, Step
 from search.certification.policy import POLICY, Policy
 from search.simulator.replay import MIN_REPLAY_S
 from search.study.guided_search import GuidedSearch, surrogate_for
@@ -93,53 +93,22 @@ class Certification:
         if self.context.objective.by_rate:
             candidates = sorted(candidates, key=certifier.belief.usual_per_s, reverse=True)
         self._choose_confidence(candidates)
-        # What the user knows is compared with first, if there is no time for both.
-        measured = next((one for one in (start, default) if one is not None and one.state == "complete"), None)
-        begun_s = self.context.budget.elapsed_s()
-        winner = self._best_of("find", candidates, paired=measured)
+        winner = self._best_of(candidates)
+        while winner is not None and (winner.number in certifier.mixing or self._watched(winner)):
+            winner = self._best_of(candidates, self._certified.get(winner.number))
         if winner is None:
             return None
-        most_s = max(certifier.policy.min_for_default_s, self.context.budget.elapsed_s() - begun_s)
-        start, default = (self._if_time(one, winner, most_s) for one in (start, default))
-        while winner.number in certifier.mixing or self._watched(winner):
-            winner = self._best_of("find", candidates, best=self._certified.get(winner.number))
-            if winner is None:
-                return None
         winner = certifier.at_covered_rate(winner)
-        default, start = (self._as_covered(one, winner) for one in (default, start))
-        for other, name in ((default, "The default configuration"), (start, "Your own configuration")):
-            if other is not None and self._is_better(other, winner):
-                by_rate = self.context.objective.by_rate
-                does = "is certified for more than" if by_rate else "does better than"
-                text = f"{name} {does} trial {winner.number}, so it is the answer."
-                certifier.note(text, "default_is_better", winner, warning=False)
-                winner = other
+        default, start = (self._compared(one, winner) for one in (default, start))
         return CertifiedResult(winner=winner, baseline=default, start=start)
 
-    def _if_time(self, other: Trial | None, winner: Trial, most_s: float) -> Trial | None:
-        """Return a trial that the winner is compared with: certified, if that takes `most_s` at most."""
-        certifier = self.certifier
-        if other is None or other.state != "complete" or other.number == winner.number or self.context.stop():
-            return other
-        ends_s = certifier.deadline_s
-        certifier.deadline_s = min(ends_s, self.context.budget.elapsed_s() + most_s)
-        found = self._best_of("compare", [other]) or other
-        certifier.deadline_s = ends_s
-        return found
-
-    def _as_covered(self, other: Trial | None, winner: Trial) -> Trial | None:
-        """Return such a trial at its covered rate, or as it is recorded if its batches mix rows."""
+    def _compared(self, other: Trial | None, winner: Trial) -> Trial | None:
+        """Return a trial that the winner is compared with, certified if that was tried instead of the winner."""
         if other is None or other.number == winner.number:
             return None if other is None else winner
         if other.number in self.certifier.mixing:
             other = next(trial for trial in self.certifier.store.trials if trial.number == other.number)
-        return self.certifier.at_covered_rate(other)
-
-    def _is_better(self, other: Trial, winner: Trial) -> bool:
-        """True if a trial that is compared with is worth more than the winner, and may be the answer."""
-        mine, its = map(self._worth, (winner, other))
-        wanted = other.served not in self.certifier.store.space.only_compared
-        return wanted and its[0] >= mine[0] and its[1] > mine[1]
+        return self.certifier.at_covered_rate(self._certified.get(other.number, other))
 
     def _choose_confidence(self, candidates: list[Trial]) -> None:
         """Certify with a lower confidence if the time budget is too short for that of the SLO."""
@@ -158,18 +127,15 @@ class Certification:
             text += f"rates are tested with {100 * certifier.confidence:g} %, and the result is provisional."
             self.context.on_event(events.Note(text=text, warning=True, code="lower_confidence"))
 
-    def _best_of(
-        self, stage: Stage, candidates: list[Trial], *, best: Trial | None = None, paired: Trial | None = None
-    ) -> Trial | None:
+    def _best_of(self, candidates: list[Trial], best: Trial | None = None) -> Trial | None:
         """Return the candidate with the highest rate that is certified, on two servers if there is time.
 
-        `best` is that until now. `paired` is sent its load between the two runs of a candidate, if there is time.
-        What is still worth a trial becomes a candidate.
+        `best` is that until now. What is still worth a trial becomes a candidate.
         """
-        certifier, untried = self.certifier, stage == "find"
+        certifier, untried = self.certifier, True
         while True:
             best = self._standing(best, candidates)
-            state = self._state(stage, candidates, best, paired, untried=untried)
+            state = self._state(candidates, best, untried=untried)
             step = self.decide(state, certifier.simulate, certifier.policy)
             log.info("next: %s", step)
             if isinstance(step, planner.Try):
@@ -179,18 +145,13 @@ class Certification:
                 self._certified = {n: one for n, one in self._certified.items() if not self._is_withdrawn(one)}
                 if found is not None:
                     self._certified[found.number] = self._better(self._certified.get(found.number), found)
-                if step.between:
-                    paired = None
-                elif found is not None:
                     best = self._better(best, found)
-                untried = stage == "find"
+                untried = True
             else:
                 assert isinstance(step, planner.Done)
                 return best if best is None or step.caveat is None else _with_caveat(best, step.caveat)
 
-    def _state(
-        self, stage: Stage, candidates: list[Trial], best: Trial | None, paired: Trial | None, *, untried: bool
-    ) -> State:
+    def _state(self, candidates: list[Trial], best: Trial | None, *, untried: bool) -> State:
         """Return what is known; only candidates that are compared, as it takes long to know what they keep."""
         certifier, objective, slo = self.certifier, self.context.objective, self.context.slo
         certifier.once = self.context.stop()
@@ -199,19 +160,14 @@ class Certification:
         able = [one for one in mine if one.number not in certifier.lost and certifier.fits(one)]
         if objective.rate_per_s is None:
             able = able[: certifier.policy.compared if objective.by_rate else 1]
-        waits = (
-            self._certified and paired is not None and paired.number not in certifier.lost | self._certified.keys()
-        )
-        default = paired if waits and paired is not None and certifier.fits(paired) else None
         trial_s = math.inf
         if untried and self.search is not None and candidates and objective.by_rate:
             loading_s = max(trial.loading_s for trial in candidates)
             trial_s = 2 * loading_s + MIN_REPLAY_S + self._certificate_s(candidates)
         return State(
-            stage=stage,
+            stage="find",
             candidates=tuple(map(certifier.candidate, able)),
             best=None if best is None else certifier.certified(best, held_per_s),
-            paired=None if default is None else certifier.candidate(default),
             left_s=certifier.left_s(),
             server=certifier.server,
             stopping=certifier.once,

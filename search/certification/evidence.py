@@ -52,7 +52,7 @@ class Evidence:
         return certify_together(logs, self.limits, confidence=self.of_each)
 
     def _at(self, keys: Collection[tuple[float, int]]) -> list[ConfirmationRun]:
-        return [run for run in self.runs if (run.rate_per_s, run.server) in keys and not run.late]
+        return [run for run in self.runs if (run.rate_per_s, run.server) in keys and not run.client_late]
 
     def certificate(self, rate_per_s: float, *, caveat: str | None) -> CertificateRecord:
         """Return the certificate of a rate that is met on a server, or on two."""

@@ -5,16 +5,20 @@
 | stage | the first of these that is true | step |
 |---|---|---|
 | find | something untried may be worth its seconds, and there is time for it | `Try` |
-| find, compare | a rate is certified on two servers, and no higher one is worth its seconds | `Done` |
+| | a rate is certified on two servers, and no higher one is worth its seconds | `Done` |
 | | no rate can pass; the user asked to finish, and a rate is certified; the client is always late | `Done` |
-| | a candidate has met a rate on one server, and there is time to send the default its load in between | `Load` |
 | | a rate is worth a run: on a restarted server, if this one met it already | `Load` |
 | watch | the machine was not seen for long enough, and there is time | `Watch` |
 | | | `Done` |
 
-The stages follow one another: `find` the best candidate, `compare` the user's own configuration and the default
-with it for as long, and `watch` the machine under it, after which it is `find` again. A run that is violated or
-whose server fails only changes the state: another rate, another candidate or none is worth a run then.
+The stages follow one another: `find` the best candidate, and `watch` the machine under it, after which it is
+`find` again. What is held is sent a higher rate only for a gain that matters (`Policy.least_gain`): whoever tries
+one after another until one is met gets a lucky one certified in the end.
+
+A rate is *covered* if a candidate keeps it, simulated, at the speeds of the machine in the whole run, and
+*certified* if one server has met it, or two. What two servers met is *held* as far as it is covered, else 0 is.
+A load is worth (held + chance x gain above it) x e^(-seconds / `PATIENCE_S`). An overload of a trial refutes no
+rate here: it is of a few seconds, perhaps slow ones, and what is covered counts it already.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ class Caveat(StrEnum):
 class Run:
     """What a run showed; `met`: together with those before it at its rate on its server.
 
-    `hopeless`: it ended as it would not have been met in its time. `late`: it measured the client.
+    `hopeless`: it ended as it would not have been met in its time. `client_late`: it measured the client.
     """
 
     rate_per_s: float
@@ -55,12 +59,12 @@ class Run:
     met: bool = False
     violated: bool = False
     hopeless: bool = False
-    late: bool = False
+    client_late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A trial that can be certified, and its runs. `covered_per_s`: what it keeps as the machine was seen."""
+    """A trial that can be certified, and its runs. `covered_per_s` is the highest rate that is covered."""
 
     number: int
     covered_per_s: float
@@ -71,15 +75,16 @@ class Candidate:
     @property
     def sent_per_s(self) -> list[float]:
         """The rates that were sent by a client in time, ascending."""
-        return sorted({run.rate_per_s for run in self.runs if not run.late})
+        return sorted({run.rate_per_s for run in self.runs if not run.client_late})
 
     @property
-    def late_per_s(self) -> float:
+    def client_late_per_s(self) -> float:
         """The rate up to which the client was late twice, above all at which it was in time."""
         late = [
             run.rate_per_s
-            for number, run in enumerate(self.runs)
-            if run.late and all(later.late or later.rate_per_s < run.rate_per_s for later in self.runs[number:])
+            for at, run in enumerate(self.runs)
+            if run.client_late
+            and all(one.client_late or one.rate_per_s < run.rate_per_s for one in self.runs[at:])
         ]
         return sorted(late)[1] if late[1:] else math.inf
 
@@ -94,7 +99,7 @@ def refuted_per_s(runs: Iterable[Run]) -> list[float]:
 
 def met_on(runs: Sequence[AnyRun], rate_per_s: float = 0.0) -> dict[int, AnyRun]:
     """Return the runs that met a rate, by server: at it or, unless that is refuted, at a higher one."""
-    latest = {(run.rate_per_s, run.server): run for run in runs if not run.late}
+    latest = {(run.rate_per_s, run.server): run for run in runs if not run.client_late}
     below_per_s = min(refuted_per_s(runs), default=math.inf)
     able = {key: run for key, run in latest.items() if run.met and rate_per_s <= key[0] < below_per_s}
     return {server: able[rate, server] for rate, server in sorted(able, reverse=True)}
@@ -102,10 +107,7 @@ def met_on(runs: Sequence[AnyRun], rate_per_s: float = 0.0) -> dict[int, AnyRun]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certified:
-    """The best certified trial. `held_per_s` is what of its rate the belief covers; 0: it was met once only.
-
-    `met_last`: its latest run was on a server that met the rate. `lost`: its server failed since.
-    """
+    """The best certified trial. `met_last`: its latest run's server met it. `lost`: a server failed since."""
 
     number: int
     held_per_s: float
@@ -113,14 +115,14 @@ class Certified:
     lost: bool
 
 
-Stage = Literal["find", "compare", "watch"]
+Stage = Literal["find", "watch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """All that a step depends on.
 
-    `server` counts restarts. `paired` is the default while it waits for a second run. `least_s` is what any run
+    `server` counts restarts. `least_s` is what any run
     takes because of colocated models. `trial_s` is the time without which no trial begins; infinite: none may be
     worth it. The machine is watched for `unseen_s` more, which takes `to_watch_s` at a time.
     """
@@ -128,7 +130,6 @@ class State:
     stage: Stage
     candidates: tuple[Candidate, ...] = ()
     best: Certified | None = None
-    paired: Candidate | None = None
     left_s: float
     server: int = 0
     stopping: bool = False
@@ -145,8 +146,8 @@ class State:
 class Load:
     """Send a trial's load at a rate, and how the test is likely to end.
 
-    `servers`: how many have to confirm it. `between`: it is the default's, between two runs of a candidate.
-    `loading_s`: until it can begin; `reload_s`: until another server is up. `held_per_s`: the certified rate.
+    `servers`: how many have to confirm it. `loading_s`: until it can begin; `reload_s`: until another server is
+    up.
     """
 
     number: int
@@ -154,7 +155,6 @@ class Load:
     outlook: Outlook
     servers: int = 1
     restart: bool = False
-    between: bool = False
     loading_s: float = 0.0
     reload_s: float = 0.0
     held_per_s: float = 0.0
@@ -214,7 +214,7 @@ def next_step(state: State, simulate: Simulate, policy: Policy = POLICY) -> Step
         return Done()
     if plan is None or (state.stopping and best is not None) or state.untrusted:
         return Done(caveat=None if best is None or held_per_s else _caveat(state, best))
-    return planner.between(plan) or plan
+    return plan
 
 
 def _caveat(state: State, best: Certified) -> Caveat:
@@ -229,7 +229,7 @@ def _caveat(state: State, best: Certified) -> Caveat:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Plans loads. `held_per_s` is a rate that is certified already; `once`: one server has to confirm a rate."""
+    """Plans loads. `once`: one server has to confirm a rate."""
 
     state: State
     simulate: Simulate
@@ -245,17 +245,6 @@ class _Planner:
             if plan is not None and (best is None or plan.worth > best.worth):
                 best = plan
         return best
-
-    def between(self, plan: Load) -> Load | None:
-        """Return the load of the default if a candidate is to be confirmed again, and there is time for both."""
-        one = next(one for one in self.state.candidates if one.number == plan.number)
-        paired = self.state.paired
-        if paired is None or len(met_on(one.runs, plan.rate_per_s)) != 1 or paired.number == plan.number:
-            return None
-        other = self.best([paired])
-        if other is None or plan.needed_s + one.loading_s + other.needed_s >= self.state.left_s:
-            return None
-        return replace(other, between=True)
 
     def _best_of(self, one: Candidate, held_per_s: float, *, once: bool) -> Load | None:
         plans, state = self._plans(one, held_per_s, once=once), self.state
@@ -282,17 +271,18 @@ class _Planner:
             plans.extend(filter(None, [plan]))
             return plan is not None and plan.outlook.share > 0 and plan.worth > most
 
-        fixed_per_s = self.state.fixed_per_s
-        if fixed_per_s is not None:
+        if (fixed_per_s := self.state.fixed_per_s) is not None:
             if fixed_per_s not in refuted_per_s(one.runs):
                 tried(fixed_per_s)
             return plans
-        most_per_s, policy = self._most_per_s(one, held=held_per_s > 0), self.policy
-        for rate_per_s in (rate for rate in one.sent_per_s if held_per_s < rate <= most_per_s):
+        most_per_s, policy, best = self._most_per_s(one, held=held_per_s > 0), self.policy, self.state.best
+        itself = best is not None and best.number == one.number
+        least_per_s = held_per_s * (1 + policy.least_gain * itself)
+        for rate_per_s in (rate for rate in one.sent_per_s if least_per_s < rate <= most_per_s):
             tried(rate_per_s)
-        all(map(tried, (share * most_per_s for share in policy.shares if share * most_per_s > held_per_s)))
+        all(map(tried, (share * most_per_s for share in policy.shares if share * most_per_s > least_per_s)))
         rate_per_s = policy.lower * policy.shares[0] * most_per_s
-        while rate_per_s > max(held_per_s, policy.lowest * most_per_s) and not (
+        while rate_per_s > max(least_per_s, policy.lowest * most_per_s) and not (
             plans and max(plans, key=lambda plan: plan.worth).outlook.share == 1
         ):
             tried(rate_per_s)
@@ -320,7 +310,7 @@ class _Planner:
             one.covered_per_s,
             max(step * last, math.sqrt(met_per_s * last) if met_per_s else 0.0),
             (refuted if held else lower) * given_up_per_s,
-            (lower if held else LATE_STEP) * one.late_per_s,
+            (lower if held else LATE_STEP) * one.client_late_per_s,
         )
 
     def _plan(
@@ -331,7 +321,7 @@ class _Planner:
         servers = 1 if on or once else CONFIRMATIONS
         worthy_s = PATIENCE_S * math.log(rate_per_s / least_worth) if least_worth > 0 else math.inf
         seconds = (min(state.left_s, worthy_s) - loading_s) / servers
-        here = [run.rate_per_s for run in one.runs if run.server == state.server and not run.late]
+        here = [run.rate_per_s for run in one.runs if run.server == state.server and not run.client_late]
         if seconds < max(MIN_RUN_S, 0.0 if rate_per_s in here else state.least_s):
             return None
         least_share = (least_worth - held_per_s) / max(1e-9, rate_per_s - held_per_s)

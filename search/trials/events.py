@@ -39,7 +39,6 @@ class StepEnded:
 NoteCode = Literal[
     "answers_differ",  # this trial is not chosen: its batches mix rows
     "certification_failed",  # the server failed while this trial was certified
-    "default_is_better",  # the certified default takes the place of this trial
     "lower_confidence",
     "not_met",  # a confirmation of this trial met the SLO at no rate
     "over_memory",  # this trial is not chosen

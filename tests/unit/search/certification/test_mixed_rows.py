@@ -39,15 +39,6 @@ def test_the_next_best_with_smaller_batches_is_the_answer(tmp_path: Path) -> Non
     assert [given.batches.count(batch) for batch in (16, 12)] == [1, 1]
 
 
-def test_what_was_certified_unseen_is_no_answer_if_smaller_batches_mix(tmp_path: Path) -> None:
-    """The default shows it, after the winner was certified."""
-    trials = [tried(tmp_path, DEFAULT, 0), tried(tmp_path, 16, 1)]
-    given = mixing_from(2)
-    given.unseen = [trials[1].served]
-    assert ended(tmp_path, given, *trials).certified is None
-    assert [trial.mixes_rows for trial in reopened(tmp_path).trials] == [True, True]
-
-
 def test_larger_batches_of_the_same_engine_are_not_tried_any_more(tmp_path: Path) -> None:
     given = mixing_from(8)
     trials = [tried(tmp_path, DEFAULT, 0, 600.0), tried(tmp_path, 8, 1), tried(tmp_path, 16, 2, 650.0)]
@@ -98,6 +89,6 @@ def test_without_time_the_answers_are_not_compared_and_the_record_says_so(tmp_pa
     found = ended(
         tmp_path, Asked(service_s=bench().service_s), tried(tmp_path, DEFAULT, 0), tried(tmp_path, 16, 1)
     )
-    assert sorted(batch for batch, _ in asked) == [DEFAULT, 16]
+    assert [batch for batch, _ in asked] == [16]
     assert all(0.0 <= most_s <= found.budget.total_s for _, most_s in asked)
-    assert found.baseline.answers is not None
+    assert found.winner.answers is not None

@@ -108,7 +108,7 @@ def test_what_is_seen_at_the_end_makes_it_plan_again(tmp_path: Path) -> None:
     given = UnsteadyBench(service_s=service_s, speed=speed)
     found = ended(tmp_path, given, tried(tmp_path, 16, 1), slo=EASY, total_s=60.0)
     assert found.certificate.confirmed_again
-    assert found.certificate.rate_per_s > 0.55 * PER_S[16]
+    assert found.certificate.rate_per_s > 0.48 * PER_S[16]
 
 
 def test_what_slow_phases_cost_is_recorded_and_they_can_be_ignored(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.certification.certify import CertifiedResult
 from search.certification.planner import Caveat
-from search.records.confirmations import read_confirmations, violated_since
+from search.records.confirmations import read_confirmations
 from search.records.slo import Slo
 from search.simulator.service_times import ClosedLoop
 from search.space import SearchSpace, default_config
@@ -49,12 +49,10 @@ def test_the_answer_is_near_the_true_best_and_below_its_own_capacity(found: Foun
     assert promised <= 1.02 * true_capacity(found.certified.winner.served)
 
 
-def test_the_default_is_tried_first_and_certified_beside_the_winner(found: Found) -> None:
+def test_the_default_is_tried_first(found: Found) -> None:
     first = found.store.trials[0]
     assert first.served == default_config(first.served.engine)
-    winner, baseline = found.certified.winner, found.certified.baseline
-    assert baseline.number == 0
-    assert winner.certificate.rate_per_s >= baseline.certificate.rate_per_s
+    assert found.certified.baseline.number == 0
     assert all(len(trial.load_runs) == trial.probes > 0 for trial in found.store.trials)
 
 
@@ -63,16 +61,16 @@ def test_the_winner_is_confirmed_again_on_a_restarted_server(found: Found) -> No
     assert found.certified.winner.certificate.servers == 2
 
 
-def test_a_server_that_is_slower_after_its_restart_leaves_a_caveat(space: SearchSpace, tmp_path: Path) -> None:
+def test_a_server_that_is_far_too_slow_after_its_restart_has_no_certificate(
+    space: SearchSpace, tmp_path: Path
+) -> None:
     bench = SimulatedBench()
     bench.service_s = lambda config, size: default_service_s(config, size) * (50.0 if bench.restarts else 1.0)
     _, certified, _ = search_on(bench, space, tmp_path, budget_s=150.0)
-    certificate = certified.winner.certificate
-    assert certificate.servers == 1
-    assert certificate.caveat is not None
-    attempts = read_confirmations(tmp_path)
-    assert any(one.again and one.answer == "violated" for one in attempts)
-    assert violated_since(attempts, certified.winner.number, certificate.rate_per_s) is None
+    assert certified is None
+    first, second, *_ = read_confirmations(tmp_path)
+    assert first.met
+    assert (second.again, second.answer) == (True, "violated")
 
 
 def test_verified_trials_take_a_run_or_two_near_the_rate_at_the_limit(found: Found) -> None:

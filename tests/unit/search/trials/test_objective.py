@@ -62,7 +62,6 @@ def test_the_soonest_answers_are_found_and_certified_at_the_rate_itself(tmp_path
     assert {trial.measurement.rate_per_s for trial in store.trials if trial.measurement} == {RATE}
     least_ms = min(true_p99_ms(space.config(knobs)) for knobs in space.points())
     assert true_p99_ms(winner.served) <= 1.1 * least_ms
-    assert winner.certificate.first.latency_ms <= certified.baseline.certificate.first.latency_ms
 
 
 def test_a_rate_that_nothing_keeps_is_seen_at_once_with_what_is_within_reach(tmp_path: Path) -> None:
