@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from loadgen.errors import BadInput
 from loadgen.options.declare import check_values, latency_limits, option, option_fields
@@ -14,7 +14,7 @@ from loadgen.spec.addresses import plain_address
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
 from loadgen.spec.units import memory_bytes, shapes_from_texts
-from model_repo.spec import Protocol, ServerKind
+from model_repo.spec import ServerKind
 from optimizer import space_options
 from optimizer.accuracy.thresholds import AccuracyRule, accuracy_rule
 from optimizer.model_source import repository_from_text, source_beside, source_from_text
@@ -126,7 +126,12 @@ class OptimizeConfig:
     client_batch: int = TRAFFIC(
         "Client batch size: batch items per request.", "N", default=1, bounds=(1, LARGEST_BATCH)
     )
-    protocol: Protocol = TRAFFIC("Protocol of the requests: `http` or `grpc`.", "NAME", default="http")
+    protocol: Literal["auto", "http", "grpc"] = TRAFFIC(
+        "Protocol of the requests: `http`, `grpc` or `auto`, which measures both before the trials and takes gRPC "
+        "if it lets more through, else HTTP; HTTP for a remote server.",
+        "NAME",
+        default="auto",
+    )
     shared_memory: SharedMemory = TRAFFIC(
         "`system`: clients on the server's machine leave inputs in /dev/shm, and requests refer to them.",
         "KIND",
@@ -244,7 +249,7 @@ class OptimizeConfig:
         may_change=True,
     )
     server_port: int | None = SERVER(
-        "Port of the server that is started, HTTP or as --protocol says. Default: a free one.",
+        "Port of the server that is started, for the protocol of the run. Default: a free one.",
         bounds=(1, 65535),
         show=None,
         may_change=True,

@@ -31,7 +31,7 @@ class OptimizeOptions(TypedDict, total=False):
     arrivals: str
     trace: File
     client_batch: int
-    protocol: Literal["http", "grpc"]
+    protocol: Literal["auto", "http", "grpc"]
     shared_memory: Literal["none", "system"]
     precisions: Texts
     calibration_data: File

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -130,6 +131,8 @@ def carry_out(
     before, resume, baseline = None, call.resume is not None, call.baseline and named_run(call.baseline)
     if baseline is not None:
         before = _read_baseline(baseline, keep_input_data(config) if resume else config)
+        if config.protocol == "auto":
+            config = replace(config, protocol=before.workload.protocol)
     if call.events is not None:
         check_events(call.events, config.output)
     if not resume:
@@ -249,6 +252,7 @@ def show_plan(config: OptimizeConfig, notes: list[str], call: CallOptions) -> No
 def _read_baseline(directory: Path, config: OptimizeConfig) -> RecommendationRecord:
     """Return the recommendation of an earlier run. Raises UserError if this run is not comparable with it."""
     before = read_recommendation(directory)
-    workload = workload_of(config, batched=True)
+    protocol = before.workload.protocol if config.protocol == "auto" else config.protocol
+    workload = workload_of(replace(config, protocol=protocol), batched=True)
     check_same(directory, conditions(before.slo, before.workload), conditions(slo_of(config), workload.record))
     return before

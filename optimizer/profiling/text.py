@@ -15,7 +15,7 @@ MIN_SHOWN_SHARE = 0.03
 less than that, standalone."""
 
 _MOVES = "Tensors take longer to move than to compute: smaller inputs or outputs help most."
-_WAY = "The way to the server and back takes longest: gRPC, smaller inputs, or clients elsewhere help most."
+_WAY = "The way to the server and back takes longest: smaller inputs, or clients elsewhere help most."
 REMEDIES = {
     "queue": "The wait shrinks with a lower rate per replica, or with more replicas.",
     "input": _MOVES,

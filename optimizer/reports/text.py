@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import geometric_mean
 
 from deploy.smoke import PORTS, SHORTEST_RUN_S, run_length_s, traffic_options
 from loadgen.exit_codes import CODES
@@ -39,10 +40,16 @@ def rate_and_limits(found: RecommendationRecord) -> str:
 
 
 def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
-    """Yield the sentences under the headline: the objective compared with Triton's default, and the replicas.
+    """Yield the sentences under the headline: the protocol, the objective against Triton's default, the replicas.
 
     If `brief`, without rows of a batch and without another configuration of the user's.
     """
+    through = found.let_through
+    if through is not None and through.better is not None:
+        loops = {"HTTP": through.http, "gRPC": through.grpc}
+        both = sorted((geometric_mean(rates), name) for name, rates in loops.items())
+        (less, worse), (most, better) = ((f"about {float(f'{per_s:.2g}'):,.0f}/s", name) for per_s, name in both)
+        yield f"Over {better}, which lets {most} through; over {worse} {less}."
     mine, other, unit = OBJECTIVES.get(found.objective.name, Objective).figures(found)
     baseline, default = found.baseline, baseline_words(found.winner.config)
     if baseline is None:
@@ -87,7 +94,7 @@ def _against_start(found: RecommendationRecord) -> Iterator[str]:
         gain = _gain_text(found.winner, start, "your config.pbtxt's")
         yield f"{gain[0].upper()}{gain[1:]}."
     elif start.certificate is None and start.rate_at_limit_per_s:
-        yield f"Your config.pbtxt was not certified: {rate_text(start)}."
+        yield f"Your config.pbtxt in its trial: {rate_text(start)}."
     elif start.certificate is None:
         yield f"Your config.pbtxt was certified for no rate: {start.state}, {start.reason.splitlines()[0]}."
 

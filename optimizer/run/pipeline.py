@@ -22,6 +22,7 @@ from optimizer.machine.stalls import SchedulingStalls, check_quiet, measure_stal
 from optimizer.model_source import label_of
 from optimizer.profiling.breakdown import time_use_of
 from optimizer.run.bundle import bundle_run
+from optimizer.run.front_ends import MeasureFrontEnds, measure_front_ends, with_protocol
 from optimizer.run.own_model import AskServer
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare, read_inputs
 from optimizer.run.recommendation import (
@@ -34,7 +35,7 @@ from optimizer.run.recommendation import (
 from optimizer.run.serving import checked_inputs, completed_configs, serving_bench
 from optimizer.run.workers import workers_for
 from optimizer.run.workload_inputs import checked_workload, keep_files, keep_input_data
-from optimizer.run_file import objective_of, slo_of
+from optimizer.run_file import objective_of, save_config, slo_of
 from search.find_best import NothingFound, SearchRequest, find_best
 from search.records.recommendation import RecommendationRecord, SecondsRecord, StageRecord, StepRecord
 from search.simulator.server import compile_simulator, is_compiled
@@ -62,19 +63,20 @@ def optimize(
     measure_machine: Callable[[float], SchedulingStalls] = measure_stalls,
     ask_server: AskServer | None = None,
     preparing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    measure_front_ends: MeasureFrontEnds = measure_front_ends,
 ) -> RecommendationRecord:
     """Find, certify and write the recommendation. All files go to `config.output`, which must exist.
 
     `gpus` get workers of their own; see `gpus_for`. `bench_for` returns the bench, and `ask_server` the
     configuration of a user's own model, None for a real Triton; `clock` returns the seconds of the time budget;
-    `measure_machine` watches this machine for some seconds; `preparing` is entered until the model is prepared,
-    as there is nothing to finish with before. Raises UserError: BadInput, MachineStalls or
-    CannotMeasure if this machine is too noisy, and NothingFound if no rate is certified.
+    `measure_machine` watches this machine for some seconds, and `measure_front_ends` both protocols; `preparing`
+    is entered until the server starts, as there is nothing to finish with before. Raises UserError: BadInput,
+    MachineStalls or CannotMeasure if this machine is too noisy, and NothingFound if no rate is certified.
     """
     budget = Budget(total_s=config.time_budget_s, clock=clock)
     on_event = seconds = SecondsOfRun(on_event=on_event, clock=clock)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
-    config = keep_input_data(config)
+    given, config = config, keep_input_data(config)
     libraries = Thread(target=_prepare_libraries, daemon=True)
     with preparing():
         inputs = read_inputs(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
@@ -86,7 +88,11 @@ def optimize(
         inputs = checked_inputs(config, inputs, on_event)
         ask = ask_server or partial(completed_configs, config)
         prepared = prepare(config, inputs, ask_server=ask, on_event=on_event)
-    keep_files(config)
+        keep_files(config)
+        checked_workload(config, prepared.engines[0])
+        libraries.join()  # it would be noise; and two threads that import the same may see half of it
+        config, front_ends = with_protocol(config, prepared, measure_front_ends, on_event)
+    save_config(replace(given, protocol=config.protocol), config.output)
     budget.begin_search()
     workload = checked_workload(config, prepared.engines[0])
     request = _search_request(config, prepared, workload)
@@ -94,7 +100,6 @@ def optimize(
     served = bench_for or partial(serving_bench, on_version=versions.append, on_event=on_event)
     bench = served(config, prepared, workload)
     on_event(events.StepStarted(step="start of the server"))
-    libraries.join()  # two threads that import the same may see half of it
     workers = workers_for(config, prepared, gpus, on_event)
     try:
         with explained():
@@ -125,6 +130,7 @@ def optimize(
         result,
         seconds=seconds.record(result.seconds(budget.elapsed_s())),
         time_use=time_use,
+        front_ends=front_ends,
         triton_version=next(iter(versions), None),
     )
     # A native backend needs none of our files; with those of the Python backend the repository also starts here.

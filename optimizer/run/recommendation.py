@@ -32,6 +32,7 @@ from search.find_best import NothingFound, SearchResult
 from search.records.confirmations import read_confirmations
 from search.records.recommendation import (
     AnyRecommendation,
+    FrontEndsRecord,
     MachineRecord,
     NoRecommendationRecord,
     RecommendationRecord,
@@ -75,6 +76,7 @@ def recommendation_record(
     *,
     seconds: SecondsRecord,
     time_use: TimeUseRecord | None,
+    front_ends: FrontEndsRecord | None,
     triton_version: str | None,
 ) -> RecommendationRecord:
     """Return the content of `recommendation.json`. `seconds` says where the time of the whole run went."""
@@ -108,6 +110,7 @@ def recommendation_record(
         config_diff=None if served.engine.own is None else "".join(changes),
         accuracy=prepared.accuracy,
         standalone_per_s=_standalone_per_s(config, result.winner),
+        let_through=front_ends,
         time_use=time_use,
     )
 

@@ -27,7 +27,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
 from optimizer.run.prepare import Inputs, Prepared, exported
-from optimizer.run.workload_inputs import payload_of
+from optimizer.run.workload_inputs import payload_of, protocol_of
 from optimizer.run_file import remote_endpoint, slo_of
 from optimizer.space_options import WithModel
 from search.records.slo import Slo
@@ -77,7 +77,7 @@ def completed_configs(config: OptimizeConfig, engine: Engine) -> dict[str, dict[
     Raises ModelLoadFailed, and UserError if the server does not start.
     """
     with scratch_folder("probe", config.output) as scratch:
-        options = _server_options(config, scratch, gpu=bool(hardware().gpus), completes_config=True)
+        options = server_options(config, scratch, gpu=bool(hardware().gpus), completes_config=True)
         with explained(but=ModelLoadFailed), _serving(options) as server:
             unread = partial(ServingConfig, max_batch_size=0, dynamic_batching=False)
             names = [one.model_name for one in (engine, *engine.members)]
@@ -87,16 +87,18 @@ def completed_configs(config: OptimizeConfig, engine: Engine) -> dict[str, dict[
             return {name: model_config(server.endpoint, name) for name in names}
 
 
-def _server_options(config: OptimizeConfig, scratch: Path, *, gpu: bool, **more: Any) -> ServerOptions:
+def server_options(config: OptimizeConfig, scratch: Path, *, gpu: bool, **more: Any) -> ServerOptions:
+    """Return the options of a server of the run, `more` among them."""
     overrides = config.server == "remote" and config.server_repository is None
+    protocol = protocol_of(config)
     return ServerOptions(
         run_dir=config.output,
         scratch_dir=scratch,
         kind=config.server,
-        protocol=config.protocol,
+        protocol=protocol,
         shared_memory=config.shared_memory == "system",
-        http_port=config.server_port if config.protocol == "http" else None,
-        grpc_port=config.server_port if config.protocol == "grpc" else None,
+        http_port=config.server_port if protocol == "http" else None,
+        grpc_port=config.server_port if protocol == "grpc" else None,
         gpu=gpu,
         remote=remote_endpoint(config),
         repository=config.server_repository if config.server == "remote" else None,
@@ -132,17 +134,10 @@ def serving_bench(
     `on_version` gets Triton's version; None if the server does not say it. What a server that others run lacks at
     the end is a note.
     """
-    processes = load_processes(
-        prepared.engines,
-        cores=prepared.machine.logical_cores,
-        limit_ms=config.limits[0].limit_ms,
-        rows_per_request=workload.rows_per_request,
-        shared_memory=config.shared_memory == "system",
-    )
     with (
         scratch_folder("server", config.output) as scratch,
-        _serving(_server_options(config, scratch, gpu=bool(prepared.machine.gpus)), on_event) as server,
-        LoadGenerator(processes=processes) as generator,
+        _serving(server_options(config, scratch, gpu=bool(prepared.machine.gpus)), on_event) as server,
+        load_generator(config, prepared) as generator,
         ColocatedLoads(tuple(colocated_load(one, seed=config.seed) for one in config.with_models)) as colocated,
     ):
         on_version(server_version(server.endpoint))
@@ -170,6 +165,18 @@ def colocated_load(one: WithModel, *, seed: int) -> ColocatedLoad:
         payload=Payload(data_file=one.input_data, seed=seed),
         processes=min(MAX_BY_CORES, math.ceil(one.rate_per_s / REQUESTS_A_LOAD_PROCESS_PER_S)),
     )
+
+
+def load_generator(config: OptimizeConfig, prepared: Prepared) -> LoadGenerator:
+    """Return the generator of a run's load."""
+    processes = load_processes(
+        prepared.engines,
+        cores=prepared.machine.logical_cores,
+        limit_ms=config.limits[0].limit_ms,
+        rows_per_request=config.client_batch,
+        shared_memory=config.shared_memory == "system",
+    )
+    return LoadGenerator(processes=processes)
 
 
 def load_processes(

@@ -10,7 +10,7 @@ from loadgen.files import copy_whole
 from loadgen.spec.plan import Arrivals, Payload, arrivals_from_file, arrivals_from_text
 from loadgen.traffic.arrivals import recorded_rate_per_s
 from loadgen.traffic.samples import shapes_in_file
-from model_repo.spec import Engine
+from model_repo.spec import Engine, Protocol
 from optimizer.config import OptimizeConfig
 from optimizer.model.samples import requests_from_data
 from optimizer.run.spaces import START_FILE
@@ -103,7 +103,7 @@ def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:
         input_data=config.input_data.name
         if config.input_data is not None and config.input_data.parent == config.output
         else None,
-        protocol=config.protocol,
+        protocol=protocol_of(config),
         shared_memory=config.shared_memory,
     )
     shapes = request_shapes(each) if mixed else None
@@ -114,6 +114,11 @@ def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:
         predictable=not mixed or shapes is not None,
         record=record,
     )
+
+
+def protocol_of(config: OptimizeConfig) -> Protocol:
+    """Return the protocol of a run's requests: HTTP until another is chosen."""
+    return "http" if config.protocol == "auto" else config.protocol
 
 
 def checked_workload(config: OptimizeConfig, engine: Engine) -> Workload:

@@ -5,13 +5,15 @@ With the distance of each precision from fp32, and the times of engines by their
 
 from __future__ import annotations
 
+import math
+from statistics import mean, stdev
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
-from model_repo.spec import Runtime, ServerKind
+from model_repo.spec import Protocol, Runtime, ServerKind
 from search.cost.cost import PriceRecord
 from search.record import Rate, Record, Sha256, Version, passing_over
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
@@ -171,6 +173,24 @@ class ServedRecord(Record):
     memory_bytes: int | None = Field(ge=0, description="Peak memory of the server and its models.")
 
 
+BETTER = 1.1
+"""A protocol is better if it lets 10 % more through, by its gain less two standard errors."""
+
+
+class FrontEndsRecord(Record):
+    """Requests/s of closed loops through Triton's front ends before the trials, over one and the other in turn."""
+
+    http: tuple[Rate, ...] = Field(min_length=2)
+    grpc: tuple[Rate, ...] = Field(min_length=2)
+
+    @property
+    def better(self) -> Protocol | None:
+        """The protocol that is better; None if neither is."""
+        gains = [math.log(grpc / http) for http, grpc in zip(self.http, self.grpc, strict=False)]
+        sure = abs(mean(gains)) - 2 * stdev(gains) / math.sqrt(len(gains))
+        return None if sure < math.log(BETTER) else "grpc" if mean(gains) > 0 else "http"
+
+
 class RuntimeRecord(Record):
     """The server that was measured, which is the one that a bundle deploys."""
 
@@ -297,6 +317,9 @@ class RecommendationRecord(OutcomeRecord):
         default=None,
         description="Requests/s of the winner's engine without a server, at its best batch size within the limit; "
         "null if it was not measured.",
+    )
+    let_through: FrontEndsRecord | None = Field(
+        default=None, description="By which --protocol auto chose; null if nothing was measured."
     )
     time_use: TimeUseRecord | None = Field(
         default=None, description="How a request's time divides; null if the server gave no timings."

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certifications import DEFAULT, SLO, Ended, bench, ended, tried
+from certifications import SLO, Ended, bench, ended, tried
 from recommendations import (
     accuracy,
     certificate,
@@ -36,6 +36,7 @@ from search.answer.recommend import frontier_of
 from search.certification.planner import Caveat
 from search.records.certificate import SlowPhasesRecord
 from search.records.recommendation import (
+    FrontEndsRecord,
     RecommendationRecord,
     SecondsRecord,
     StageRecord,
@@ -45,25 +46,17 @@ from search.records.recommendation import (
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import LoadRunRecord
 from search.trials.context import least_certificate_s
-from search.trials.objective import Latency
 
 GOLDEN = Path(__file__).with_name("texts.json")
 GIB = 2**30
+GRPC_BETTER = FrontEndsRecord(http=(5700.0, 5650.0, 5600.0), grpc=(9800.0, 9872.0, 9900.0))
 
 
 def certifications(folder: Path) -> dict[str, Ended]:
     """Return a certification for each note that does not depend on the rates which certification chooses."""
-    latency = Latency(rate_per_s=500.0)
-
-    def at_500(batch: int, number: int, latency_ms: float) -> Any:
-        seen = measurement(rate_per_s=500.0, latency_p99_ms=latency_ms)
-        return tried(folder, batch, number, measurement=seen)
-
-    quicker = bench(service_s=lambda config, size: 0.005 / (2.0 if config.max_batch_size == DEFAULT else 1.0))
     short_s = 1.7 * least_certificate_s(20.0, SLO, 0.8)
     one = tried(folder, 8, 1)
     return {
-        "latency": ended(folder, quicker, at_500(DEFAULT, 0, 12.0), at_500(8, 1, 9.0), objective=latency),
         "low rate": ended(folder, bench(), tried(folder, 8, 1, 20.0), total_s=short_s),
         "late": ended(folder, bench(late_runs=(0,)), one),
         "memory": ended(
@@ -103,6 +96,13 @@ def reports(folder: Path) -> dict[str, Any]:
         "contention of winner": recommendation(winner=trial(certificate=certificate(contention=busy))),
         "contention of default": recommendation(baseline=disturbed),
         "contention of run": recommendation(contention=busy),
+        "over gRPC": recommendation(workload=WorkloadRecord(protocol="grpc"), let_through=GRPC_BETTER),
+        "over HTTP": recommendation(
+            let_through=FrontEndsRecord(http=(75_741.0, 76_000.0), grpc=(55_425.0, 56_000.0))
+        ),
+        "neither protocol is better": recommendation(
+            let_through=FrontEndsRecord(http=(700.0, 750.0), grpc=(710.0, 730.0))
+        ),
     }
     tops = {name: top_of(folder / name, found) for name, found in cases.items()}
     usual = tops["cheaper"]
@@ -226,7 +226,7 @@ def last_screens() -> dict[str, list[str]]:
         "worse": {"status": "worse", "exit_code": 97, "status_reason": "Worse than runs/before: capacity."},
         "your own, few lines changed": {"config_diff": "--- a/m\n+++ b/m\n@@ -1 +1 @@\n-count: 1\n+count: 2\n"},
         "your own, unchanged": {"config_diff": ""},
-        "a trace over gRPC": {"workload": trace},
+        "a trace over gRPC": {"workload": trace, "let_through": GRPC_BETTER},
     }
     return {
         name: on_terminal(answer_view(recommendation(**changes), Path("runs/m")), width=80)

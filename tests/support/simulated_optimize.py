@@ -17,11 +17,13 @@ from optimizer.command import session
 from optimizer.config import OptimizeConfig
 from optimizer.machine.stalls import SchedulingStalls
 from optimizer.run.pipeline import optimize
-from search.records.recommendation import RecommendationRecord
+from search.records.recommendation import FrontEndsRecord, RecommendationRecord
 
 
-def on_simulated(bench: SimulatedBench, *delays_ms: float) -> Callable[..., RecommendationRecord]:
-    """Return `optimize` on this server, on a machine that stalls for so long."""
+def on_simulated(
+    bench: SimulatedBench, *delays_ms: float, front_ends: FrontEndsRecord | None = None
+) -> Callable[..., RecommendationRecord]:
+    """Return `optimize` on this server, on a machine that stalls for so long, with these front ends."""
 
     def bench_for(config: Any, prepared: Any, workload: Any) -> nullcontext[Any]:
         bench.limit_ms, bench.workload = config.limits[0].limit_ms, workload
@@ -33,7 +35,13 @@ def on_simulated(bench: SimulatedBench, *delays_ms: float) -> Callable[..., Reco
     def clock() -> float:
         return bench.spent.load_s + bench.spent.loading_s
 
-    return partial(optimize, bench_for=bench_for, clock=clock, measure_machine=measure_machine)
+    return partial(
+        optimize,
+        bench_for=bench_for,
+        clock=clock,
+        measure_machine=measure_machine,
+        measure_front_ends=lambda config, prepared: front_ends,
+    )
 
 
 def exit_code_of(config: OptimizeConfig, call: CallOptions, search: Callable[..., RecommendationRecord]) -> int:

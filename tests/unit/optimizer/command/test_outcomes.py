@@ -30,6 +30,7 @@ from search.find_best import NothingFound
 from search.records.confirmations import ConfirmationRecord, read_confirmations
 from search.records.recommendation import AnyRecommendation, NoRecommendationRecord, RecommendationRecord
 from search.records.run_files import read_outcome, read_recommendation
+from search.records.slo import WorkloadRecord
 
 CALL = ("baseline", "resume", "accept_provisional", "quiet", "verbose", "events")
 
@@ -304,6 +305,19 @@ def test_2_a_baseline_of_another_limit_or_traffic_is_refused_before_anything_is_
     with pytest.raises(BadInput, match=str(before)):
         session.run(given, [], CallOptions(baseline=before), search=never)
     assert not given.output.exists()
+
+
+def test_a_run_without_a_protocol_takes_that_of_its_baseline(tmp_path: Path) -> None:
+    (before := tmp_path / "before").mkdir()
+    write_recommendation(before, recommendation(workload=WorkloadRecord(protocol="grpc")))
+    seen: list[str] = []
+
+    def search(config: OptimizeConfig, **_: object) -> RecommendationRecord:
+        seen.append(config.protocol)
+        return recommendation(workload=WorkloadRecord(protocol="grpc"))
+
+    assert ended(tmp_path, search=search, baseline=before)[0] == 0
+    assert seen == ["grpc"]
 
 
 def test_97_a_run_that_is_worse_than_its_baseline_which_counts_if_a_provisional_certificate_is_accepted(

@@ -56,6 +56,7 @@ def found_in(config: OptimizeConfig, on_event: Callable[[Any], None] = events.ig
         clock=lambda: bench.spent.load_s + bench.spent.loading_s,
         measure_machine=lambda seconds: SchedulingStalls(seconds=seconds, delays_ms=((0.1,),)),
         ask_server=loaded,
+        measure_front_ends=lambda config, prepared: None,
     )
 
 

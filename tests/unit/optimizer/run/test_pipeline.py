@@ -14,8 +14,9 @@ from true_rates import true_rate
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.machine.stalls import MachineStalls
+from optimizer.run_file import saved_config
 from search.find_best import NothingFound
-from search.records.recommendation import RecommendationRecord
+from search.records.recommendation import FrontEndsRecord, RecommendationRecord
 from search.records.run_files import whole_lines
 from search.records.trial import TrialRecord
 from search.trials import events
@@ -48,9 +49,10 @@ class Flow:
         self.bench = SimulatedBench()
         self.seen: list[Any] = []
         self.delays_ms: tuple[float, ...] = (0.1,)
+        self.front_ends: FrontEndsRecord | None = None
 
     def run(self, *, stop: Callable[[], bool] = lambda: False, **changes: Any) -> RecommendationRecord:
-        search = on_simulated(self.bench, *self.delays_ms)
+        search = on_simulated(self.bench, *self.delays_ms, front_ends=self.front_ends)
         return search(replace(self.config, **changes), on_event=self.seen.append, stop=stop)
 
     def trials(self) -> list[Any]:
@@ -113,6 +115,7 @@ def test_every_file_is_written_and_says_the_same(finished: Any) -> None:
         "reading the model, proof of its batch",
         "check of the machine",
         "check of the server",
+        "choice of the protocol",
     ]
     assert found.served.replica_start_s == 3.0
     assert found.model.name == "cnn"
@@ -132,6 +135,16 @@ def test_one_that_is_resumed_goes_on_and_keeps_what_it_had(tmp_path: Path) -> No
     assert len(trials) > len(first)
     requests_per_hour = 3600 * found.winner.certificate.rate_per_s
     assert found.cost.cost_per_million_inferences_usd == pytest.approx(1e6 * PRICE / (rows * requests_per_hour))
+
+
+def test_the_protocol_that_lets_more_through_is_that_of_all_files(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.front_ends = FrontEndsRecord(http=(4900.0, 5000.0), grpc=(9800.0, 9700.0))
+    found = flow.run()
+    assert found.workload.protocol == flow.bench.workload.record.protocol == "grpc"
+    assert found.let_through == flow.front_ends
+    assert saved_config(flow.config.output).protocol == "grpc"
+    assert "grpc://" in (flow.config.output / "bundle" / "kubernetes" / "smoke" / "job.yaml").read_text()
 
 
 def test_a_machine_that_stalls_longer_than_the_limit_is_refused_before_any_load(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_the_protocol_is_part_of_what_is_promised(tmp_path: Path) -> None:
     assert workload.record.text == "requests over gRPC"
     with pytest.raises(BadInput, match="--protocol carrier-pigeon") as caught:
         given(tmp_path, "--protocol", "carrier-pigeon")
-    assert caught.value.fix == "Choose one of http, grpc."
+    assert caught.value.fix == "Choose one of auto, http, grpc."
 
 
 def test_a_trace_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> None:
