@@ -232,7 +232,7 @@ def test_what_was_recommended_before_stands_until_a_later_run_violates_its_rate(
 
 
 def test_a_resumed_run_that_finds_nothing_ends_with_what_was_met_before(tmp_path: Path) -> None:
-    assert ended(tmp_path, interrupted_after(12))[0] == 130
+    assert ended(tmp_path, interrupted_after(11))[0] == 130
     before = read_recommendation(tmp_path / "run")
     code, outcome = ended(
         tmp_path, SimulatedBench(late=lambda config: True), resume=tmp_path / "run", time_budget_s=30.0
