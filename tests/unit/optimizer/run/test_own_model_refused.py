@@ -63,7 +63,6 @@ def test_a_configuration_that_is_no_regular_file_is_refused(tmp_path: Path, make
         engines_of(own_config(tmp_path), ask)
 
 
-GROUP = "instance_group.0.count"
 SPEC = "optimization.cuda.graph_spec.batch_size"
 
 
@@ -79,19 +78,19 @@ SPEC = "optimization.cuda.graph_spec.batch_size"
             {"vary": [(SPEC, ("4",))]},
             SPEC,
         ),
-        (
-            PYTHON.replace("KIND_CPU },", "KIND_CPU }").replace('{ name: "batch" count: 1 kind: KIND_CPU }', ""),
-            {"vary": [(GROUP, ("2",))]},
-            "--instances",
-        ),
     ],
 )
 def test_what_the_model_or_the_search_does_not_take_is_refused(
     tmp_path: Path, config: str, changes: dict[str, Any], word: str
 ) -> None:
     python_model(tmp_path / "repository", config=config)
-    error = refused(own_config(tmp_path, **changes))
-    assert word in error.what + error.fix
+    assert word in refused(own_config(tmp_path, **changes)).what
+
+
+def test_the_count_of_the_only_group_is_searched_and_not_varied(tmp_path: Path) -> None:
+    second, path = '{ name: "batch" count: 1 kind: KIND_CPU }', "instance_group.0.count"
+    python_model(tmp_path / "repository", config=PYTHON.replace("KIND_CPU },", "KIND_CPU }").replace(second, ""))
+    assert "--instances" in refused(own_config(tmp_path, vary=((path, ("2",)),))).fix
 
 
 def test_a_kind_that_only_triton_completes_is_refused_as_well(tmp_path: Path) -> None:
@@ -278,7 +277,6 @@ optimization.execution_accelerators.gpu_execution_accelerator.parameters.precisi
     [
         *(({"vary": (text,)}, "--vary") for text in NO_VARY.split()),
         *(({"model": name}, "--model") for name in ("", "..", ".", "a/scorer", "/scorer")),
-        ({"model": "third"}, "scorer"),
         ({"model": "empty"}, "no version"),
         ({"repository": Path("nowhere")}, "cannot be read"),
         ({**REMOTE, "server_repository": Path("repository")}, "--server-repository"),
@@ -300,7 +298,14 @@ def test_options_that_do_not_fit_the_repository_are_refused(
     (tmp_path / "repository" / "linked").symlink_to(tmp_path / "elsewhere" / "scorer")
     with pytest.raises(BadInput) as raised:
         from_options(tmp_path, **{k: tmp_path / one if isinstance(one, Path) else one for k, one in given.items()})
-    assert word in raised.value.what + raised.value.fix
+    assert word in str(raised.value)
+
+
+def test_a_model_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository", "other")
+    with pytest.raises(BadInput) as raised:
+        from_options(tmp_path)
+    assert "other" in raised.value.fix
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from loadgen.exit_codes import CODES
 from model_repo.spec import ServingConfig
 from search.answer.conclusion import RunEvidence, conclude
 from search.answer.recommend import alternatives_to
+from search.records.confirmations import read_confirmations
 from search.records.run_files import read_trials
 from search.space import knobs_of
 from search.study.store import TrialStore, open_store
@@ -37,6 +38,17 @@ def test_the_next_best_with_smaller_batches_is_the_answer(tmp_path: Path) -> Non
     assert noted[:2] == [2, 3], "the best first, and each once"
     assert set(noted[2:]) <= {1}
     assert [given.batches.count(batch) for batch in (16, 12)] == [1, 1]
+
+
+def test_what_was_certified_unseen_is_no_answer_if_smaller_batches_mix(tmp_path: Path) -> None:
+    """The default shows it, which is tried since the winner is slower on its restarted server."""
+    trials = [tried(tmp_path, DEFAULT, 0), tried(tmp_path, 16, 1)]
+    given = mixing_from(2)
+    given.unseen = [trials[1].served]
+    given.service_s = lambda config, size: 0.01 * (4.0 if given.restarts and config.max_batch_size == 16 else 1.0)
+    assert ended(tmp_path, given, *trials).certified is None
+    assert read_confirmations(tmp_path)[0].met
+    assert [trial.mixes_rows for trial in reopened(tmp_path).trials] == [True, True]
 
 
 def test_larger_batches_of_the_same_engine_are_not_tried_any_more(tmp_path: Path) -> None:
