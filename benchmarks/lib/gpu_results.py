@@ -39,7 +39,7 @@ def summary(out: Path) -> str:
     for name in MODELS:
         engine, served = read(out, f"engine-{name}"), read(out, f"serve-{name}")
         rows = engine.get("graphs", {}).get("times") or engine.get("launches", {}).get("times", [])
-        best = max((row["per_s"] for row in rows), default=None)
+        best = max((1000 * row["batch_size"] / row["batch_ms"] for row in rows), default=None)
         if rows:
             at = {row["batch_size"]: row for row in rows}
             plain = {row["batch_size"]: row for row in engine.get("launches", {}).get("times", [])}

@@ -11,10 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from model_repo.runtime.tritune_gpu.driver import DriverCuda
 from model_repo.runtime.tritune_gpu.engine import Bound, GpuEngine, Port, Shapes
@@ -29,45 +27,28 @@ TIMED_FOR_S = 0.12
 """A round repeats a batch size for about 0.12 s. A tenth of that warms up the GPU before the first round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTime:
-    """Times of one batch size, standalone. `first_s` is the time of its first execution: compiling, allocating."""
-
-    batch_size: int
-    batch_ms: float
-    first_s: float
-
-    @property
-    def inferences_per_s(self) -> float:
-        """Return batch items per second, one batch after the other."""
-        return 1000 * self.batch_size / self.batch_ms
-
-
-def engine_time(
+def engine_time_ms(
     engine: GpuEngine,
     cuda: DriverCuda,
     stream: int,
     shapes: Shapes,
     *,
-    batch_size: int,
     graph: bool,
     shared: Path | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> EngineTime:
-    """Return the best mean of three rounds of back-to-back executions with these whole shapes.
+) -> float:
+    """Return the best mean of three rounds of back-to-back executions with these whole shapes, in ms.
 
-    `graph` True: a recorded CUDA graph is replayed. Processes that are given the same folder `shared` measure
-    one after the other; their first executions, mostly compilers at work, do not wait. `clock` returns seconds.
+    `graph` True: a recorded CUDA graph is replayed. The first execution, in which libraries compile and allocate,
+    does not count. Processes that are given the same folder `shared` measure one after the other; their first
+    executions do not wait. `clock` returns seconds.
     """
-    started = clock()
     bound = engine.bind(shapes, allocated(cuda, engine.inputs, shapes))
     bound.put_outputs(allocated(cuda, engine.outputs, bound.output_shapes))
     bound.enqueue(stream)
     cuda.wait(stream)
-    first_s = clock() - started
     with nullcontext() if shared is None else in_turn(shared):
-        best_s = _best_s(bound, engine, cuda, stream, graph=graph, clock=clock)
-    return EngineTime(batch_size=batch_size, batch_ms=1000 * best_s, first_s=first_s)
+        return 1000 * _best_s(bound, engine, cuda, stream, graph=graph, clock=clock)
 
 
 def _best_s(
@@ -151,11 +132,11 @@ def timed(
     graphs: bool,
     tf32: bool = False,
     shared: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Measure these batch sizes; return a row per size, ascending.
+) -> list[dict[str, float]]:
+    """Measure these batch sizes; return `batch_size` and `batch_ms` of each, ascending.
 
     Kernels that TensorRT-RTX compiles meanwhile are written to the engine's folder. Without batch sizes the shapes
-    are whole tensors, and only these are measured, as batch 1. `shared`: see `engine_time`.
+    are whole tensors, and only these are measured, as batch 1. `shared`: see `engine_time_ms`.
     """
     cuda = DriverCuda(0)
     stream = cuda.stream()
@@ -164,13 +145,13 @@ def timed(
     for size in sorted(batch_sizes or (1,), reverse=True):
         whole = {name: (size, *shape) if batch_sizes else shape for name, shape in shapes.items()}
         try:
-            seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs, shared=shared)
+            batch_ms = engine_time_ms(engine, cuda, stream, whole, graph=graphs, shared=shared)
         except Exception:
             # ONNX Runtime allocates memory for each batch size: a smaller one may fit.
             if backend != "onnxruntime" or size == 1:
                 raise
             continue
-        rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
+        rows.append({"batch_size": size, "batch_ms": batch_ms})
     keep_kernels(engine, file.parent)
     return rows[::-1]
 

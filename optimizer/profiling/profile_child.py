@@ -51,14 +51,14 @@ def _whole(request: Any, feed: Tensors) -> dict[str, Any]:
 
 def _on_gpu(request: Any, feed: Tensors, *, graphs: bool) -> float:
     from model_repo.runtime.tritune_gpu.driver import DriverCuda
-    from optimizer.engines.timing_child import engine_time, load_engine
+    from optimizer.engines.timing_child import engine_time_ms, load_engine
 
     cuda = DriverCuda(0)
     try:
         stream = cuda.stream()
         engine = load_engine(Path(request["file"]), request["backend"], cuda, stream, graphs=graphs)
         shapes = {name: array.shape for name, array in feed.items()}
-        return engine_time(engine, cuda, stream, shapes, batch_size=1, graph=graphs).batch_ms
+        return engine_time_ms(engine, cuda, stream, shapes, graph=graphs)
     finally:
         cuda.close()
 
