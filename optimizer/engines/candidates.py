@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import product
 from threading import BoundedSemaphore
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
 
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.spec import Engine
@@ -45,51 +45,6 @@ engine in fp32 is the one in tf32."""
 
 MAX_COMPILING = 16
 """Kernels are compiled by a process per core, and at most 16: each takes a few hundred MB of the GPU."""
-
-
-@contextmanager
-def engine_race(
-    machine: Hardware,
-    *,
-    precisions: Collection[str],
-    given: str = "fp32",
-    cache: EngineCache,
-    max_batch_size: int,
-    limit_ms: float,
-    build_limit_s: float = math.inf,
-    may_build: bool = True,
-    race: bool = True,
-    excluded: Collection[str] = (),
-    on_event: OnEvent = events.ignore,
-) -> Iterator[EngineRace]:
-    """Yield the race of the engines of these `precisions` on this machine. If the block is left early, it ends.
-
-    `given`: the number format of the unchanged model, which is the variant fp32, and is labelled with that format:
-    fp16, say. `may_build` False: nothing is built or run, and only cached TensorRT engines compete. TensorRT-RTX
-    may build an engine for `build_limit_s`. `race` False: slow engines stay. Labels `excluded`: not built.
-    """
-    alone = machine.gpus and StandaloneTimings(
-        gpu=machine.gpus[0],
-        cache=cache,
-        max_batch_size=max_batch_size,
-        may_run=may_build,
-        memory_bytes=machine.memory_bytes,
-        compiling=BoundedSemaphore(max(1, min(MAX_COMPILING, machine.logical_cores))),
-    )
-    with threads(_checks_at_once(machine)) as building, threads(_checks_at_once(machine)) as timing:
-        yield EngineRace(
-            machine=machine,
-            alone=alone or None,
-            building=building,
-            timing=timing,
-            precisions=frozenset(precisions),
-            given=given,
-            limit_ms=limit_ms,
-            build_limit_s=build_limit_s,
-            share_of_fastest=RACE_SHARE if race else 0.0,
-            excluded=excluded,
-            on_event=on_event,
-        )
 
 
 def _checks_at_once(machine: Hardware) -> int:
@@ -136,24 +91,52 @@ class _Candidate:
 log = logging.getLogger("tritune.engines")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class EngineRace:
-    """Builds, times and checks engines; see `engine_race`. It reports why it leaves some out."""
+    """Builds, times and checks engines of these `precisions` on this machine; reports why it leaves some out.
+
+    If its `with` block is left early, what is under way ends. `given`: the number format of the unchanged model,
+    which is the variant fp32, and is labelled with that format: fp16, say. `may_build` False: nothing is built or
+    run, and only cached TensorRT engines compete. TensorRT-RTX may build an engine for `build_limit_s`. `race`
+    False: slow engines stay. Labels `excluded`: not built.
+    """
 
     machine: Hardware
-    alone: StandaloneTimings | None
-    building: Executor
-    timing: Executor
-    precisions: frozenset[str]
-    given: str
+    _: KW_ONLY
+    precisions: Collection[str]
+    given: str = "fp32"
+    cache: EngineCache
+    max_batch_size: int
     limit_ms: float
-    build_limit_s: float
-    share_of_fastest: float
-    excluded: Collection[str]
-    on_event: OnEvent
-    begun: set[Precision] = field(default_factory=set)
-    timed: dict[Precision, Future[Times]] = field(default_factory=dict)
-    raced: dict[str, Future[_Candidate]] = field(default_factory=dict)
+    build_limit_s: float = math.inf
+    may_build: bool = True
+    race: bool = True
+    excluded: Collection[str] = ()
+    on_event: OnEvent = events.ignore
+    alone: StandaloneTimings | None = field(default=None, init=False)
+    begun: set[Precision] = field(default_factory=set, init=False)
+    timed: dict[Precision, Future[Times]] = field(default_factory=dict, init=False)
+    raced: dict[str, Future[_Candidate]] = field(default_factory=dict, init=False)
+    _pools: ExitStack = field(default_factory=ExitStack, init=False)
+    _building: Executor = field(init=False)
+    _timing: Executor = field(init=False)
+
+    def __enter__(self) -> Self:
+        if self.machine.gpus:
+            self.alone = StandaloneTimings(
+                gpu=self.machine.gpus[0],
+                cache=self.cache,
+                max_batch_size=self.max_batch_size,
+                may_run=self.may_build,
+                memory_bytes=self.machine.memory_bytes,
+                compiling=BoundedSemaphore(max(1, min(MAX_COMPILING, self.machine.logical_cores))),
+            )
+        at_once = _checks_at_once(self.machine)
+        self._building, self._timing = (self._pools.enter_context(threads(at_once)) for _ in range(2))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._pools.__exit__(*error)
 
     def begin(self, precision: Precision, model: Model) -> None:
         """Start to build and time the engines of a variant, in threads; nothing if they were started before."""
@@ -164,12 +147,12 @@ class EngineRace:
             as_tf32 = precision == "fp32" and library.backend in COMPUTE_FP32_IN_TF32 and self._has_tf32()
             if as_tf32 or f"{library.backend}-{self._shown(precision)}" in self.excluded:
                 continue
-            built = self.building.submit(self._raced, library, precision, model)
+            built = self._building.submit(self._raced, library, precision, model)
             self.raced[f"{library.backend} {precision}"] = built
         engine = onnxruntime_engine(model, precision, device=device_of(self.machine))
         of_model = partial(self.alone.of_model, engine, model, library_version=version("onnxruntime-gpu"))
         if engine.device == "gpu":
-            self.timed[precision] = self.timing.submit(of_model)
+            self.timed[precision] = self._timing.submit(of_model)
 
     def engines(
         self, variants: Sequence[tuple[Precision, Model]], judge: Judge | None = None
@@ -266,11 +249,13 @@ class EngineRace:
         names = ", ".join(one.label for one in candidates)
         self.on_event(events.PhaseStarted(name="prepare", detail=f"the checks of {names}"))
         with timed_step(self.on_event, "checks of the engines"):
-            waiting, racing = list(candidates), candidates if self.share_of_fastest else ()
+            waiting, racing = list(candidates), candidates if self.race else ()
             proven: dict[str, Engine] = {}
             while waiting:
                 rates = {one.label: one.per_s(self.limit_ms) for one in waiting}
-                least = self.share_of_fastest * max([best_per_s, *filter(math.isfinite, rates.values())])
+                least = (
+                    RACE_SHARE * max([best_per_s, *filter(math.isfinite, rates.values())]) if self.race else 0.0
+                )
                 rivals = [(one.label, one.alone_ms) for one in racing if one in waiting or one.label in proven]
                 quick = [one for one in waiting if rates[one.label] >= least]
                 tried = [one for one in quick if not beaten_by(rivals, one.alone_ms)]

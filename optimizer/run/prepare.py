@@ -26,7 +26,7 @@ from optimizer.cached import default_cache_dir, result_cache
 from optimizer.child import call_limited, graph_limits
 from optimizer.config import OptimizeConfig
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.candidates import device_of, engine_race
+from optimizer.engines.candidates import EngineRace, device_of
 from optimizer.engines.standalone import EngineRunner
 from optimizer.machine.hardware import Gpu, Hardware, hardware, machine_of
 from optimizer.model.export import export_model
@@ -181,7 +181,7 @@ def prepare(
         cache=result_cache(cache_dir),
         processor=machine.cpu,
     )
-    with engine_race(
+    with EngineRace(
         served_on,
         precisions=request.precisions,
         given=number_format(batching.model.graph.proto) if "fp32" in request.precisions else "fp32",

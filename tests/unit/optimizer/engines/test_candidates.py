@@ -18,7 +18,7 @@ from model_repo.spec import Engine
 from optimizer.cached import put_file
 from optimizer.engines.builder import find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
-from optimizer.engines.candidates import engine_race, onnxruntime_engine
+from optimizer.engines.candidates import EngineRace, onnxruntime_engine
 from optimizer.engines.from_variant import engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings
 from optimizer.machine.hardware import Gpu, Hardware
@@ -60,7 +60,7 @@ def compete(
     said: list[Any] = []
     competing = variants or [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))]
     unchanged = next((model for precision, model in competing if precision == "fp32"), None)
-    with engine_race(
+    with EngineRace(
         machine,
         precisions=[precision for precision, _ in competing],
         given="fp32" if unchanged is None else number_format(unchanged.graph.proto),

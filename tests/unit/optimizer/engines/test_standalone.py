@@ -16,7 +16,7 @@ from optimizer.accuracy.kept import Once, judgments_of
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import NO_CACHE
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.candidates import engine_race
+from optimizer.engines.candidates import EngineRace
 from optimizer.engines.from_variant import engine_key, engine_of
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times, beaten_by
 from optimizer.machine.hardware import Gpu, Hardware
@@ -73,7 +73,7 @@ def test_engines_that_fail_on_the_gpu_are_left_out_and_the_others_go_on(
         wrong[precision] = {output.batch_size for output in record.outputs if not output.passed}
         return record
 
-    with engine_race(
+    with EngineRace(
         MACHINE, precisions=FAULTS, cache=EngineCache(tmp_path), max_batch_size=2, limit_ms=6e4, race=False,
         on_event=seen.append,
     ) as race:  # fmt: skip
