@@ -90,11 +90,10 @@ class PreparedTarget:
                 self.wire = self._inferring(payload, stack)
             else:
                 self._prompts = Prompts(target, payload)
-                asked, places = payload.streamed, Addresses(target)
                 self.wire = StreamWire(
-                    asked,
-                    target.model_name,
-                    addresses=places,
+                    asked=payload.streamed,
+                    model=target.model_name,
+                    addresses=Addresses(target),
                     requests=self._prompts,
                     poller=poller,
                     finished=self._note,

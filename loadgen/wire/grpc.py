@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from loadgen.errors import MalformedAnswer
-from loadgen.status import (
-    CLOSED,
-    MALFORMED,
-    NOT_CONNECTED,
-    OK,
-    outcome_name,
-    outcome_of_connect_error,
-)
-from loadgen.wire.addresses import Addresses
+from loadgen.status import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_name, outcome_of_connect_error
 from loadgen.wire.expected_response import MAX_KEPT, ExpectedAnswer
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import Field, RequestHead
 from loadgen.wire.http2_sending import Call, status_of
 from loadgen.wire.in_front import note_failure
-from loadgen.wire.load_wire import EARLY, Finished, LoadWire
-from loadgen.wire.poller import READ, WRITE, Poller
+from loadgen.wire.load_wire import EARLY, LoadWire
+from loadgen.wire.poller import READ, WRITE
 from loadgen.wire.sockets import TlsStream
 
 MAX_CONNECTIONS = 8
@@ -48,6 +40,7 @@ class _Connection:
         return self.ready and self.http2.settled and self.http2.has_room
 
 
+@dataclass(kw_only=True, eq=False)
 class GrpcWire(LoadWire):
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its response is complete.
 
@@ -57,32 +50,21 @@ class GrpcWire(LoadWire):
     connection were taken. A response of status OK that is not as `expected` is malformed.
     """
 
-    def __init__(
-        self,
-        *,
-        addresses: Addresses,
-        head: RequestHead,
-        requests: Sequence[bytes],
-        expected: ExpectedAnswer,
-        poller: Poller,
-        finished: Finished,
-    ) -> None:
-        super().__init__(addresses=addresses, poller=poller, finished=finished)
-        self._wanted = 0  # connections
-        self._too_few = False  # connections, since one was closed
-        self._in_turn = False  # of several addresses a slow one, which is rarely idle, gets its share
-        self._expected = expected
-        self._head = head
-        self._requests = requests
-        self._connections: dict[int, _Connection] = {}
-        self._turn: deque[_Connection] = deque()
-        self._idle: deque[_Connection] = deque()  # usable ones without a call; the server may be leaving some
-        self._unsettled = True  # some connection may not be settled yet
-        self._unsent: deque[int] = deque()  # rows that wait for a connection
-        self.in_flight: dict[int, _Connection | None] = {}
-        self._bytes_sent_before = 0  # on connections that are closed
-        self._fields_of_success: tuple[Field, ...] | None = None  # of the last call: the next have the same
-        self._tries: dict[int, int] = {}  # of rows that the server refused at least once
+    head: RequestHead
+    expected: ExpectedAnswer
+    in_flight: dict[int, _Connection | None] = field(default_factory=dict, init=False)
+    _wanted: int = field(default=0, init=False)  # connections
+    _too_few: bool = field(default=False, init=False)  # connections, since one was closed
+    _in_turn: bool = field(default=False, init=False)  # else a slow address, which is rarely idle, gets too little
+    _connections: dict[int, _Connection] = field(default_factory=dict, init=False)
+    _turn: deque[_Connection] = field(default_factory=deque, init=False)
+    # Idle connections are usable and have no call; the server may be leaving some.
+    _idle: deque[_Connection] = field(default_factory=deque, init=False)
+    _unsettled: bool = field(default=True, init=False)  # some connection may not be settled yet
+    _unsent: deque[int] = field(default_factory=deque, init=False)  # rows that wait for a connection
+    _bytes_sent_before: int = field(default=0, init=False)  # on connections that are closed
+    _fields_of_success: tuple[Field, ...] | None = field(default=None, init=False)  # the next calls have the same
+    _tries: dict[int, int] = field(default_factory=dict, init=False)  # of rows that the server refused
 
     @property
     def connecting(self) -> int:
@@ -181,13 +163,13 @@ class GrpcWire(LoadWire):
 
     def _connect(self) -> None:
         stream = self.addresses.open()
-        connection = _Connection(Http2Connection(stream, self._head, self._buffer, self._answered, MAX_KEPT))
+        connection = _Connection(Http2Connection(stream, self.head, self._buffer, self._answered, MAX_KEPT))
         self._connections[connection.fd] = connection
         self._too_few = len(self._connections) < self._wanted
         self._in_turn = self.addresses.connections_min > 0
         self._unsettled = True
         self._turn.append(connection)
-        self._poller.add(connection.fd, WRITE)
+        self.poller.add(connection.fd, WRITE)
         self.connections_opened += 1
 
     def _go_on_connecting(self, connection: _Connection) -> None:
@@ -227,7 +209,7 @@ class GrpcWire(LoadWire):
         self.in_flight[row] = connection
         if self.places:
             self.places[row] = connection.stream.place + 1
-        if connection.http2.start(row, self._requests[row % len(self._requests)]):
+        if connection.http2.start(row, self.requests[row % len(self.requests)]):
             return True
         self._watch(connection)
         return False
@@ -237,7 +219,7 @@ class GrpcWire(LoadWire):
         wants = connection.stream.wants() | (WRITE if connection.http2.wants_to_write and connection.ready else 0)
         if wants != connection.events and connection.fd in self._connections:
             connection.events = wants
-            self._poller.change(connection.fd, wants)
+            self.poller.change(connection.fd, wants)
 
     def _answered(self, call: Call, reset: bool) -> None:
         tries = self._tries.get(call.row, 1) + (call.refused or 0)
@@ -257,7 +239,7 @@ class GrpcWire(LoadWire):
             outcome, text = status_of(call.fields)
         if outcome == OK:
             self._fields_of_success = call.fields
-            fault = EARLY if call.early else self._expected.fault_of_grpc(call)
+            fault = EARLY if call.early else self.expected.fault_of_grpc(call)
             if fault is not None:
                 return MALFORMED, fault
         else:
@@ -294,7 +276,7 @@ class GrpcWire(LoadWire):
             self._turn.remove(connection)
             if connection.idle:
                 self._idle.remove(connection)
-            self._poller.remove(connection.fd)
+            self.poller.remove(connection.fd)
             connection.stream.close()
             self.addresses.closed(connection.stream, was_ready=connection.ready)
             self._too_few = len(self._connections) < self._wanted

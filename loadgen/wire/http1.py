@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from loadgen.errors import MalformedAnswer
 from loadgen.status import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_connect_error, outcome_of_http
-from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.in_front import note_failure, note_success
-from loadgen.wire.load_wire import EARLY, Finished, LoadWire, Requests
-from loadgen.wire.poller import WRITE, Poller
+from loadgen.wire.load_wire import EARLY, LoadWire
+from loadgen.wire.poller import WRITE
 from loadgen.wire.sockets import ReadBuffer, Stream
 
 _READS = 4  # in a row from one connection, so that no server delays the others or the clock
@@ -33,33 +34,24 @@ class Connection:
         self.unsent: memoryview | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class HttpWire(LoadWire):
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its response is complete.
 
     A response of status 200 that is not as `expected` is malformed; None: `fault_of` says what is wrong with it.
     """
 
-    look_at_each = 13  # rows: hardly any number of samples that are sent in turn is a multiple of it
+    look_at_each: ClassVar[int] = 13  # rows: hardly any number of samples in turn is a multiple of it
 
-    def __init__(
-        self,
-        *,
-        addresses: Addresses,
-        requests: Requests,
-        expected: ExpectedAnswer | None,
-        poller: Poller,
-        finished: Finished,
-    ) -> None:
-        super().__init__(addresses=addresses, poller=poller, finished=finished)
-        self._spare = _SPARE
-        self._requests = requests
-        self._expected = expected
-        self._connections: dict[int, Connection] = {}
-        self._free: deque[Connection] = deque()  # in turn, like independent users, so that none stays idle long
-        self.connecting = 0
-        self._blocked: set[int] = set()  # connections whose requests are not completely sent
-        self.in_flight: dict[int, Connection] = {}
-        self.bytes_sent = 0
+    expected: ExpectedAnswer | None = None
+    in_flight: dict[int, Connection] = field(default_factory=dict, init=False)
+    connecting: int = field(default=0, init=False)
+    bytes_sent: int = field(default=0, init=False)
+    _spare: int = field(default=_SPARE, init=False)
+    _connections: dict[int, Connection] = field(default_factory=dict, init=False)
+    # Free connections get requests in turn, like independent users, so that none stays idle long.
+    _free: deque[Connection] = field(default_factory=deque, init=False)
+    _blocked: set[int] = field(default_factory=set, init=False)  # connections that have not sent all of a request
 
     @property
     def answers_may_wait(self) -> bool:
@@ -82,7 +74,7 @@ class HttpWire(LoadWire):
         self.in_flight[row] = connection
         if self.places:
             self.places[row] = connection.stream.place + 1
-        request = self._requests[row % len(self._requests)]
+        request = self.requests[row % len(self.requests)]
         if connection.ready:
             whole = self._push_first(connection, request)
         else:
@@ -123,7 +115,7 @@ class HttpWire(LoadWire):
     def _connect(self) -> Connection:
         connection = Connection(self.addresses.open(), self.reader(self._buffer))
         self._connections[connection.fd] = connection
-        self._poller.add(connection.fd, WRITE)
+        self.poller.add(connection.fd, WRITE)
         self.connecting += 1
         self.connections_opened += 1
         self._spare = max(_SPARE, self.addresses.connections_min)
@@ -131,11 +123,11 @@ class HttpWire(LoadWire):
 
     def _go_on_connecting(self, connection: Connection) -> None:
         if not connection.stream.connected():
-            self._poller.change(connection.fd, connection.stream.wants())
+            self.poller.change(connection.fd, connection.stream.wants())
             return
         connection.ready = True
         self.connecting -= 1
-        self._poller.change(connection.fd, connection.stream.wants())
+        self.poller.change(connection.fd, connection.stream.wants())
         if connection.row is None:
             self._free.append(connection)
         else:
@@ -179,7 +171,7 @@ class HttpWire(LoadWire):
             else:
                 self._blocked.add(connection.fd)
                 wants |= WRITE
-            self._poller.change(connection.fd, wants)
+            self.poller.change(connection.fd, wants)
 
     def _receive(self, connection: Connection) -> None:
         try:
@@ -213,8 +205,8 @@ class HttpWire(LoadWire):
 
     def fault_of(self, answer: Answer, connection: Connection) -> tuple[int, str]:  # noqa: ARG002 - that of streams
         """Return the outcome of a response of status 200 with its fault in words. Raises MalformedAnswer."""
-        assert self._expected is not None
-        fault = self._expected.fault_of_http(answer)
+        assert self.expected is not None
+        fault = self.expected.fault_of_http(answer)
         return (OK, "") if fault is None else (MALFORMED, f"malformed answer, {fault}")
 
     def _judged(self, answer: Answer, connection: Connection) -> int:
@@ -252,7 +244,7 @@ class HttpWire(LoadWire):
         self._blocked.discard(connection.fd)
         if connection in self._free:
             self._free.remove(connection)
-        self._poller.remove(connection.fd)
+        self.poller.remove(connection.fd)
         connection.stream.close()
         self.addresses.closed(connection.stream, was_ready=connection.ready)
 

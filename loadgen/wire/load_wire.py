@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from loadgen.wire.addresses import Addresses
@@ -51,21 +52,23 @@ Finished = Callable[[int, int, int], None]
 """Takes a row, its outcome, and the time when the kernel got its response, in ns of the wall clock; 0: unknown."""
 
 
+@dataclass(kw_only=True, eq=False)
 class LoadWire:
     """What the connections of a whole run have in common, whatever the protocol."""
 
-    def __init__(self, *, addresses: Addresses, poller: Poller, finished: Finished) -> None:
-        self.addresses = addresses
-        self.places = bytearray()  # if not empty, takes for each row 1 + the place of the address it was sent to
-        self.finished = finished
-        self.connections_opened = 0
-        self.connections_closed = 0  # by the server, once they were ready
-        self.resent = 0  # requests that the server did not process and that were sent again, for each time
-        self.error_example: str | None = None  # of the first failure, in full, for `stranger_text`
-        self.retry_after = b""  # the header of the last such response
-        self.in_front: Counter[str] = Counter()
-        self._poller = poller
-        self._buffer = ReadBuffer()
+    addresses: Addresses
+    requests: Requests
+    poller: Poller
+    finished: Finished
+    # If `places` is not empty, it takes for each row 1 + the place of the address that it was sent to.
+    places: bytearray = field(default_factory=bytearray, init=False)
+    connections_opened: int = field(default=0, init=False)
+    connections_closed: int = field(default=0, init=False)  # by the server, once they were ready
+    resent: int = field(default=0, init=False)  # requests that were sent again, as the server did not process them
+    error_example: str | None = field(default=None, init=False)  # the first failure in full, for `stranger_text`
+    retry_after: bytes = field(default=b"", init=False)  # the header of the last such response
+    in_front: Counter[str] = field(default_factory=Counter, init=False)
+    _buffer: ReadBuffer = field(default_factory=ReadBuffer, init=False)
 
     @property
     def bytes_received(self) -> int:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 from loadgen.errors import MalformedAnswer
 from loadgen.spec.plan import Streamed
 from loadgen.status import CUT_OFF, NO_STREAM, OK, STREAM_ERROR, TOO_LONG, TOO_SHORT
-from loadgen.wire.addresses import Addresses
 from loadgen.wire.http1 import Connection, HttpWire
 from loadgen.wire.http1_response import Answer, AnswerReader, body_text
 from loadgen.wire.in_front import note_model
-from loadgen.wire.load_wire import Finished, Requests
-from loadgen.wire.poller import Poller
 from loadgen.wire.sockets import ReadBuffer
 
 _MAX_EVENT = 1 << 18
@@ -242,24 +240,15 @@ class ReplyReader(AnswerReader):
         self.reply.feed(data, self._at_ns)
 
 
+@dataclass(kw_only=True, eq=False)
 class StreamWire(HttpWire):
     """See `HttpWire`. A response of status 200 has failed if its stream is not what was asked for."""
 
-    look_at_each = 1
+    look_at_each: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        asked: Streamed,
-        model: str,
-        *,
-        addresses: Addresses,
-        requests: Requests,
-        poller: Poller,
-        finished: Finished,
-    ) -> None:
-        super().__init__(addresses=addresses, requests=requests, expected=None, poller=poller, finished=finished)
-        self._asked, self._model = asked, model
-        self.replied: Replied = lambda _row, _reply: None
+    asked: Streamed
+    model: str
+    replied: Replied | None = field(default=None, init=False)
 
     @property
     def answers_may_wait(self) -> bool:
@@ -287,9 +276,9 @@ class StreamWire(HttpWire):
         reader.arrived_ns = reader.ended_ns or reader.arrived_ns
         if reply.chunks and reply.first_ns < reader.sent_ns:
             raise MalformedAnswer("tokens before their request was sent")
-        if connection.row is not None:
+        if self.replied is not None and connection.row is not None:
             self.replied(connection.row, reply)
-        outcome, fault = reply.fault(self._asked, answer.content_type)
+        outcome, fault = reply.fault(self.asked, answer.content_type)
         if outcome == OK:
-            note_model(self.in_front, self._model, reply.model)
+            note_model(self.in_front, self.model, reply.model)
         return outcome, fault

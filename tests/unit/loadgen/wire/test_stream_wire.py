@@ -34,8 +34,8 @@ class Bench:
         self.ended_ns: list[int] = []
         addresses = Addresses()
         self.wire = StreamWire(
-            Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1),
-            "m",
+            asked=Streamed(api="openai-chat", output_tokens=2, prompt_tokens=1),
+            model="m",
             addresses=cast("wire_addresses.Addresses", addresses),
             requests=(b"hello",),
             poller=cast("Poller", Watched()),
