@@ -126,15 +126,10 @@ def print_result(document: Callable[[], str], view: Callable[[], RenderableType]
             return [unforeseen(error)]
         sys.stdout.flush()
     except OSError as error:
-        _drop_stdout()
+        with Path(os.devnull).open("w") as nowhere:  # at its end the interpreter would flush again, and fail again
+            os.dup2(nowhere.fileno(), 1)
         # A reader such as `head` has seen enough, or a terminal is gone.
         if error.errno in (errno.EPIPE, errno.EIO):
             return []
         return [EnvironmentFailed(f"The result could not be printed: {error.strerror}.", "Files still hold it.")]
     return []
-
-
-def _drop_stdout() -> None:
-    """Point stdout to nowhere: at its end the interpreter would flush again, and fail again."""
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)

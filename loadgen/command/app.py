@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import resource
@@ -76,7 +75,7 @@ def run_app(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(
             errors="backslashreplace"
-        )  # a result is not lost for a terminal without its characters
+        )  # no result is lost for a terminal without its characters
     try:
         code = app(arguments, standalone_mode=False, prog_name=name, obj=asked)
     except (typer.Abort, KeyboardInterrupt):
@@ -85,7 +84,7 @@ def run_app(
         failure = Interrupted(error.what, error.fix or when_stopped)
     except Exception as error:
         if "--debug" in arguments:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 print(printable(traceback.format_exc(), most=1 << 20, lines=True), file=sys.stderr)  # noqa: T201
         failure = as_user_error(error, name)
     else:
@@ -123,7 +122,7 @@ def leave(code: int) -> NoReturn:
 
 def complain(what: str, fix: str, code: int) -> int:
     """Print an error in two lines on stderr: what happened, and what to do. Returns `code`."""
-    with contextlib.suppress(OSError):  # a full disk under stderr does not change the exit code
+    with suppress(OSError):  # a full disk under stderr does not change the exit code
         print(f"error: {_shown(what)}", file=sys.stderr)  # noqa: T201
         print(f"       {_shown(fix)}", file=sys.stderr)  # noqa: T201
     return code

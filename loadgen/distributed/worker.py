@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +146,8 @@ class Worker(WorkerRunner):
                 "this worker has no client certificate, and the test has one.\n"
                 "Start it with its own --client-cert; keys never travel between machines."
             )
-        if (own.host, own.port, own.is_http, own.is_tls) != (
-            target.host,
-            target.port,
-            target.is_http,
-            target.is_tls,
-        ):
+        server = attrgetter("host", "port", "is_http", "is_tls")
+        if server(own) != server(target):
             raise PlanError(
                 f"this worker was started for {own.url}, and the test is of {target.url}.\n"
                 "Start it with the address of the test; headers are sent to no other."

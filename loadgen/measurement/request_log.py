@@ -130,14 +130,9 @@ class RequestLog:
 
 def concatenate(logs: Sequence[RequestLog]) -> RequestLog:
     """Join logs that share a time origin, in the order of the schedule."""
-    scheduled = np.concatenate([log.scheduled_ns for log in logs])
-    order = np.argsort(scheduled, kind="stable")
-    return RequestLog(
-        scheduled_ns=scheduled[order],
-        sent_ns=np.concatenate([log.sent_ns for log in logs])[order],
-        done_ns=np.concatenate([log.done_ns for log in logs])[order],
-        outcome=np.concatenate([log.outcome for log in logs])[order],
-    )
+    columns = ("scheduled_ns", "sent_ns", "done_ns", "outcome")
+    joined = RequestLog(**{name: np.concatenate([getattr(log, name) for log in logs]) for name in columns})
+    return joined.part(np.argsort(joined.scheduled_ns, kind="stable"))
 
 
 def none_if_not_finite(value: float) -> float | None:

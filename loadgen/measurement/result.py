@@ -45,6 +45,9 @@ class ShardResult:
     unsent_share: float = 0.0  # of large requests in flight, those that the other side had not completely taken
 
 
+COUNTED = ("bytes_sent", "bytes_received", "connections_opened", "connections_closed", "resent")
+"""What the connections of a process count, under these names from there to the figures of the run."""
+
 MAX_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -60,11 +63,7 @@ def circumstances_of(results: Sequence[ShardResult], remarks: tuple[str, ...] = 
     client = ClientUse(
         cpu_share=max(result.cpu_s / result.wall_s if result.wall_s else 0.0 for result in results),
         cpu_s=sum(result.cpu_s for result in results),
-        bytes_sent=sum(result.bytes_sent for result in results),
-        bytes_received=sum(result.bytes_received for result in results),
-        connections_opened=sum(result.connections_opened for result in results),
-        connections_closed=sum(result.connections_closed for result in results),
-        resent=sum(result.resent for result in results),
+        **{name: sum(getattr(result, name) for result in results) for name in COUNTED},
         slow_link=_slow_link(results),
         beside=tuple(dict.fromkeys(run for result in results for run in result.beside)),
     )

@@ -23,7 +23,8 @@ _RISING = (
 )
 _EXECUTIONS = " executions"
 _CACHE = "cache_hit"
-_UNREADABLE = "unreadable"
+UNREADABLE = "unreadable"
+"""In place of counters: the reason why they could not be read."""
 
 COLD_MS, COLD_FACTOR = 50.0, 2.0
 """A batch size is cold if its executions took twice as long as those of a larger size, and 50 ms more in all."""
@@ -88,12 +89,7 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         why = stranger_text(str(error), target.secrets)
         reason = f"{target.url} answered with statistics that cannot be read ({why})"
-    return unreadable(reason)
-
-
-def unreadable(reason: str) -> dict[str, Any]:
-    """Return a placeholder for statistics that could not be read."""
-    return {_UNREADABLE: reason}
+    return {UNREADABLE: reason}
 
 
 def counters_of(document: object) -> dict[str, Any]:
@@ -107,7 +103,7 @@ def counters_of(document: object) -> dict[str, Any]:
 
 def statistics_remarks(*statistics: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return a remark for users if statistics could not be read: they are missing, and nothing else is."""
-    reasons = [one[_UNREADABLE] for one in statistics if one is not None and _UNREADABLE in one]
+    reasons = [one[UNREADABLE] for one in statistics if one is not None and UNREADABLE in one]
     return tuple(f"the server's own figures are left out: {reason}" for reason in reasons[:1])
 
 
@@ -125,7 +121,7 @@ def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] |
     None if one of the two is missing or unreadable, if nothing was served between them, or if a counter fell: the
     model was reloaded in between.
     """
-    if before is None or after is None or _UNREADABLE in before or _UNREADABLE in after:
+    if before is None or after is None or UNREADABLE in before or UNREADABLE in after:
         return None
     old, new = before["versions"], after["versions"]
     grown: Counter[str] = Counter()
@@ -159,9 +155,7 @@ def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] |
 
 def stand_still(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
     """True if the counters were read twice, for the same versions, and no request was counted between them."""
-    if before is None or after is None or not after.get("versions"):
-        return False
-    return before == after
+    return after is not None and before == after and bool(after.get("versions"))
 
 
 def _batch_table(grown: Mapping[str, int], known: Collection[str]) -> tuple[BatchTimings, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import fcntl
 import gc
@@ -22,7 +21,7 @@ from loadgen import errors
 from loadgen.measurement.addresses import Histogram, histograms_of
 from loadgen.measurement.other_runs import other_runs
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.result import ShardResult
+from loadgen.measurement.result import COUNTED, ShardResult
 from loadgen.sending.children import PAYLOAD, TARGET, Channel, Message, channel_to_parent
 from loadgen.sending.prepared import AnyWire, PreparedTarget
 from loadgen.sending.request_table import LogTable
@@ -77,7 +76,7 @@ def run_shard(
     `asked_to_stop` is called about every 50 ms and may use the process for a moment, which shows as send lag.
     """
     wire = prepared.wire
-    before = (wire.bytes_sent, wire.bytes_received, wire.connections_opened, wire.connections_closed, wire.resent)
+    before = {name: getattr(wire, name) for name in COUNTED}
     rule = None
     if shard.limit_ms is not None and shard.rate_per_s is not None:
         rule = BacklogRule(rate_per_s=shard.rate_per_s, limit_ms=shard.limit_ms)
@@ -86,7 +85,7 @@ def run_shard(
 
     def tick(now_ns: int, in_flight: int) -> bool:
         nonlocal overloaded, looked, unsent, patient_until_ns
-        if wire.bytes_sent - before[0] > _LARGE_BYTES * loop.rows_sent:
+        if wire.bytes_sent - before["bytes_sent"] > _LARGE_BYTES * loop.rows_sent:
             found = _still_sending(wire)
             looked, unsent = looked + len(found), unsent + sum(found)
         rising = rule is not None and rule.overloaded(now_ns, in_flight)
@@ -113,11 +112,7 @@ def run_shard(
         overloaded=overloaded,
         wall_s=wall / 1e9,
         cpu_s=cpu / 1e9,
-        bytes_sent=wire.bytes_sent - before[0],
-        bytes_received=wire.bytes_received - before[1],
-        connections_opened=wire.connections_opened - before[2],
-        connections_closed=wire.connections_closed - before[3],
-        resent=wire.resent - before[4],
+        **{name: getattr(wire, name) - before[name] for name in COUNTED},
         error_example=prepared.error_example,
         in_front=dict(wire.in_front),
         addresses=_by_address(shard, table, wire, loop.rows_sent),
@@ -177,7 +172,7 @@ def go_first(*, alone: bool) -> str:
     """
     real_time = alone and len(os.sched_getaffinity(0)) > 2
     policy = os.SCHED_RR if real_time else os.SCHED_OTHER
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, os.sched_param(int(real_time)))
         if real_time:
             return "real-time"

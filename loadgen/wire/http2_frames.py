@@ -63,17 +63,8 @@ def block_of(fields: Iterable[Field]) -> bytes:
     return Encoder().encode([(*field, True) for field in fields], huffman=False)
 
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
-    0,
-    1,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-)
+DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE = 0, 1, 3, 4, 5  # kinds of frames
+PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 6, 7, 8, 9
 END_STREAM = ACK = 0x1
 END_HEADERS = 0x4
 PADDED = 0x8

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from loadgen.json_values import Unusable
 from loadgen.measurement.server_stats import (
+    UNREADABLE,
     cold_text,
     counters_of,
     stand_still,
     statistics_remarks,
     timings_between,
-    unreadable,
 )
 
 
@@ -125,8 +125,8 @@ def test_all_versions_are_taken_together() -> None:
         (stats(AFTER), stats(AFTER)),
         (stats(AFTER), stats(BEFORE)),
         (stats(), stats()),
-        (unreadable("why"), stats(AFTER)),
-        (stats(BEFORE), unreadable("why")),
+        ({UNREADABLE: "why"}, stats(AFTER)),
+        (stats(BEFORE), {UNREADABLE: "why"}),
         (stats(BEFORE), stats(AFTER | {"inference_count": 0})),
     ],
     ids=[
@@ -159,7 +159,7 @@ def test_a_response_cache_serves_without_executing() -> None:
 def test_counters_that_stand_still_are_noticed_only_if_they_were_read_twice() -> None:
     assert stand_still(stats(AFTER), stats(AFTER))
     assert not stand_still(stats(BEFORE), stats(AFTER))
-    for unknown in (None, unreadable("why"), stats()):
+    for unknown in (None, {UNREADABLE: "why"}, stats()):
         assert not stand_still(unknown, unknown)
 
 
@@ -225,6 +225,6 @@ def test_whatever_one_place_holds_it_is_unusable_or_the_figures_are_finite(path:
 
 def test_unreadable_statistics_are_told_once() -> None:
     remark = ("the server's own figures are left out: why",)
-    assert statistics_remarks(unreadable("why"), unreadable("why not")) == remark
-    assert statistics_remarks(None, unreadable("why")) == remark
+    assert statistics_remarks({UNREADABLE: "why"}, {UNREADABLE: "why not"}) == remark
+    assert statistics_remarks(None, {UNREADABLE: "why"}) == remark
     assert statistics_remarks(None, stats(AFTER)) == ()
