@@ -89,12 +89,12 @@ def optimize(
         ask = ask_server or partial(completed_configs, config)
         prepared = prepare(config, inputs, ask_server=ask, on_event=on_event)
         keep_files(config)
-        checked_workload(config, prepared.engines[0])
+        workload = checked_workload(config, prepared.engines[0])
         libraries.join()  # it would be noise; and two threads that import the same may see half of it
         config, front_ends = with_protocol(config, prepared, measure_front_ends, on_event)
     save_config(replace(given, protocol=config.protocol), config.output)
     budget.begin_search()
-    workload = checked_workload(config, prepared.engines[0])
+    workload = replace(workload, record=workload.record.changed(protocol=config.protocol))
     request = _search_request(config, prepared, workload)
     versions: list[str | None] = []
     served = bench_for or partial(serving_bench, on_version=versions.append, on_event=on_event)

@@ -122,7 +122,7 @@ def protocol_of(config: OptimizeConfig) -> Protocol:
 
 
 def checked_workload(config: OptimizeConfig, engine: Engine) -> Workload:
-    """Return the workload for a model. Raises BadInput also for samples that its inputs do not take.
+    """Return the workload for a model. Raises BadInput, also for samples that its inputs do not take.
 
     Of a model in the user's own repository, whose inputs may be optional, only the server knows that.
     """
