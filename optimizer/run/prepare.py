@@ -74,14 +74,18 @@ class Prepared:
     A model of the user's repository has no `source` and no `batching`.
     """
 
-    source: Model | None
-    batching: Batching | None
+    source: Model | None = None
+    batching: Batching | None = None
     record: ModelRecord
-    engines: tuple[Engine, ...]
     machine: Hardware
     price: PriceRecord
     space: SearchSpace
     accuracy: tuple[AccuracyRecord, ...] = ()
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Return the engines of the space."""
+        return self.space.engines
 
     @property
     def model(self) -> Model | None:
@@ -217,7 +221,6 @@ def prepare(
             batching=batching.reason,
             fixed_rows=batching.model.fixed_rows,
         ),
-        engines=space.engines,
         machine=machine,
         price=inputs.price,
         space=space,
@@ -235,15 +238,7 @@ def _prepared_own(
             config, inputs.work_dir, on_gpu=bool(machine.gpus), ask=ask_server, on_event=on_event
         )
     space = own_space(config, machine, engines, on_event)
-    return Prepared(
-        source=None,
-        batching=None,
-        record=record,
-        engines=space.engines,
-        machine=machine,
-        price=inputs.price,
-        space=space,
-    )
+    return Prepared(record=record, machine=machine, price=inputs.price, space=space)
 
 
 def _price(config: OptimizeConfig, machine: Hardware) -> PriceRecord:
