@@ -81,7 +81,7 @@ class EngineRunner:
         """Return all outputs for each of `feeds`, in order. Raises RunFailed."""
         file = dict(self.engine.files)[self.engine.model_file]
         load = partial(_engine, file.absolute(), self.engine.backend, batched=self.engine.batched)
-        return run_feeds(load, feeds_for(self.variant, feeds), limits=None)
+        return run_feeds(load, feeds_for(self.variant, feeds), limits=None)[0]
 
 
 def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], Tensors]:

@@ -71,7 +71,7 @@ def run_model(
     `threads` None: one per processor.
     """
     load = partial(_session, str(path.absolute()), optimized=optimized, threads=threads)
-    return run_feeds(load, feeds, limits=machine_limits(), timeout_s=timeout_s)
+    return run_feeds(load, feeds, limits=machine_limits(), timeout_s=timeout_s)[0]
 
 
 def run_model_within(
@@ -82,9 +82,7 @@ def run_model_within(
     The seconds leave out the time to load the model. Raises RunFailed.
     """
     load = partial(_session, str(path.absolute()), optimized=True, threads=None)
-    return _run_within(
-        load, feeds, limits=machine_limits(), timeout_s=RUN_TIMEOUT_S, least=least, budget_s=budget_s
-    )
+    return run_feeds(load, feeds, limits=machine_limits(), least=least, budget_s=budget_s)
 
 
 def run_feeds(
@@ -93,23 +91,13 @@ def run_feeds(
     *,
     limits: ChildLimits | None,
     timeout_s: float = RUN_TIMEOUT_S,
-) -> list[Tensors]:
-    """Call the function that `load` returns with each of `feeds`, in a child process; return its results.
-
-    Raises RunFailed.
-    """
-    return _run_within(load, feeds, limits=limits, timeout_s=timeout_s, least=len(feeds), budget_s=math.inf)[0]
-
-
-def _run_within(
-    load: Callable[[], Callable[[Tensors], Tensors]],
-    feeds: Sequence[Mapping[str, NDArray[Any]]],
-    *,
-    limits: ChildLimits | None,
-    timeout_s: float,
-    least: int,
-    budget_s: float,
+    least: int = 0,
+    budget_s: float = math.inf,
 ) -> tuple[list[Tensors], float]:
+    """Call the function that `load` returns with each of `feeds`, in a child process; see `run_model_within`.
+
+    Returns its results and the seconds that they took. Raises RunFailed.
+    """
     with scratch_folder("run") as folder:
         for index, feed in enumerate(feeds):
             save_tensors(folder / f"feed{index}.npz", feed)

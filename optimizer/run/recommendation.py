@@ -231,7 +231,5 @@ def machine_record(machine: Hardware) -> MachineRecord:
 
 def _versions() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             yield package, version(package)
-        except PackageNotFoundError:
-            continue
