@@ -1,4 +1,7 @@
-"""The record of one load test: `--output` and `--json` write it, and `--compare` reads it back."""
+"""The record of one load test: `--output` and `--json` write it, and `--compare` reads it back.
+
+In all parts null is unknown, and never zero.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,7 @@ Answer = Literal["met", "violated", "inconclusive"]
 ObservedAnswer = Literal["met", "violated"]
 
 
-class Record(FiniteModel):
-    """Base of all parts: frozen, unknown keys are rejected, numbers are finite; null is unknown and never zero."""
-
-
-class TargetRecord(Record):
+class TargetRecord(FiniteModel):
     """The server and model under load. Headers are named only: their values may be secrets."""
 
     url: str
@@ -37,7 +36,7 @@ class TargetRecord(Record):
     certificate_checked: bool | None = Field(description="null: the connection was not encrypted.")
 
 
-class LoadRecord(Record):
+class LoadRecord(FiniteModel):
     """The load that was requested."""
 
     kind: Literal["open", "closed"]
@@ -79,7 +78,7 @@ def _observed_answer(check: dict[str, Any]) -> ObservedAnswer | None:
     return "met" if observed is not None and observed <= check["limit"] else "violated"
 
 
-class CheckRecord(Record):
+class CheckRecord(FiniteModel):
     """One limit, what this run showed, and the test's answer. Times in ms; ratios of requests.
 
     `observed_answer` is about this run alone: `violations` of `requests` were over the limit once it was steady.
@@ -113,7 +112,7 @@ class CheckRecord(Record):
         return "met" if accepted else self.answer
 
 
-class FiguresRecord(Record):
+class FiguresRecord(FiniteModel):
     """The figures that are known of every load run. Latency counts from the scheduled send time; failed requests
     count at the time-out or later.
     """
@@ -185,7 +184,7 @@ class MeasurementRecord(FiguresRecord):
     streams: StreamFigures | None = Field(default=None, description="null: responses were no streams of tokens.")
 
 
-class TimelineRecord(Record):
+class TimelineRecord(FiniteModel):
     """The run over time, in bins of `bin_s` seconds by scheduled time; one value per bin, null if it is empty."""
 
     bin_s: float
@@ -197,21 +196,21 @@ class TimelineRecord(Record):
     max_ms: tuple[float | None, ...]
 
 
-class CurveRecord(Record):
+class CurveRecord(FiniteModel):
     """The latency distribution: a share of `quantile` of all requests took at most `latency_ms`."""
 
     quantile: tuple[float, ...]
     latency_ms: tuple[float, ...]
 
 
-class TokenTimesRecord(Record):
+class TokenTimesRecord(FiniteModel):
     """One time of each stream, as `curve` and `timeline` have it for the whole reply."""
 
     curve: CurveRecord | None
     timeline: TimelineRecord | None
 
 
-class ProbeRecord(Record):
+class ProbeRecord(FiniteModel):
     """One load of a search for the highest rate."""
 
     rate_per_s: float
@@ -224,7 +223,7 @@ class ProbeRecord(Record):
     errors: dict[str, int] = Field(default_factory=dict, description="Failed requests by kind of failure.")
 
 
-class CapacityRecord(Record):
+class CapacityRecord(FiniteModel):
     """The highest rate that meets the limit. `certified_rate_per_s` null: no rate was confirmed."""
 
     quantile: float
@@ -241,7 +240,7 @@ class CapacityRecord(Record):
     reason: str
 
 
-class ComparisonRecord(Record):
+class ComparisonRecord(FiniteModel):
     """One figure compared with the baseline's. The ratio's bounds hold with the tests' confidence."""
 
     figure: str
@@ -254,7 +253,7 @@ class ComparisonRecord(Record):
     answer: Literal["worse", "better", "no difference seen"]
 
 
-class LoadTestRecord(Record):
+class LoadTestRecord(FiniteModel):
     """All results of one load test."""
 
     schema_version: Literal[2] = SCHEMA_VERSION

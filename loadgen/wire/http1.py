@@ -20,18 +20,16 @@ _READS = 4  # in a row from one connection, so that no server delays the others 
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """One socket with at most one request on it."""
 
-    __slots__ = ("fd", "reader", "ready", "row", "stream", "unsent")
-
-    def __init__(self, stream: Stream, reader: AnswerReader) -> None:
-        self.stream = stream
-        self.fd = stream.fileno()
-        self.reader = reader
-        self.ready = False
-        self.row: int | None = None
-        self.unsent: memoryview | None = None
+    fd: int
+    stream: Stream
+    reader: AnswerReader
+    ready: bool = False
+    row: int | None = None
+    unsent: memoryview | None = None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -113,7 +111,8 @@ class HttpWire(LoadWire):
         self.in_flight.clear()
 
     def _connect(self) -> Connection:
-        connection = Connection(self.addresses.open(), self.reader(self._buffer))
+        stream = self.addresses.open()
+        connection = Connection(stream.fileno(), stream, self.reader(self._buffer))
         self._connections[connection.fd] = connection
         self.poller.add(connection.fd, WRITE)
         self.connecting += 1
