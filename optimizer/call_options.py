@@ -79,10 +79,7 @@ class WorkerCall:
 WORKER_CONFIG = ("model", "input_data", "calibration_data", "trace", "server", "docker_image", "cache_dir", "gpu")
 """Options of a search that its workers are given as well: code, images and files come from their own alone."""
 
-OF_A_WORKER = {
-    **{name: KEPT[name] for name in (*WORKER_CONFIG, "workers")},
-    **option_fields(WorkerCall),
-}
+OF_A_WORKER = {**{name: KEPT[name] for name in (*WORKER_CONFIG, "workers")}, **option_fields(WorkerCall)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

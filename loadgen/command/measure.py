@@ -15,12 +15,7 @@ from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
 from loadgen.records.curves import curve_of, timeline_of, token_times_of
 from loadgen.records.formats import format_seconds
-from loadgen.records.record import (
-    LoadRecord,
-    LoadTestRecord,
-    MeasurementRecord,
-    TargetRecord,
-)
+from loadgen.records.record import LoadRecord, LoadTestRecord, MeasurementRecord, TargetRecord
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.sending.prepared import wait_ready
@@ -40,11 +35,7 @@ def run_load_test(
     if order.wait_ready_s is not None:
         view.phase(f"Waiting for {order.target.model_name}", order.wait_ready_s)
         ready_after_s = wait_ready(
-            order.target,
-            order.payload,
-            patience_s=order.wait_ready_s,
-            timeout_s=order.plan.timeout_s,
-            stop=stop,
+            order.target, order.payload, patience_s=order.wait_ready_s, timeout_s=order.plan.timeout_s, stop=stop
         )
         if ready_after_s is None:
             return LoadTestResult(run=None, interrupted=True)
@@ -241,12 +232,7 @@ def load_record(order: LoadTest, *, machines: int = 1) -> LoadRecord:
 
 
 def measurement_record(
-    seen: Measurement,
-    *,
-    least_ms: float | None,
-    target: Target,
-    bounds: P99Bounds,
-    confidence: float,
+    seen: Measurement, *, least_ms: float | None, target: Target, bounds: P99Bounds, confidence: float
 ) -> MeasurementRecord:
     """Return the figures as they are written, with the `bounds` of p99."""
     return MeasurementRecord(

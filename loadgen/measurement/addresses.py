@@ -50,12 +50,7 @@ def uses_of(shards: Iterable[Mapping[str, Histogram]]) -> tuple[AddressUse, ...]
         for name, histogram in shard.items():
             merged.setdefault(name, Counter()).update(dict(histogram))
     return tuple(
-        AddressUse(
-            address=name,
-            requests=bins.total(),
-            failures=bins[_FAILED_BIN],
-            latency_p99_ms=_p99_ms(bins),
-        )
+        AddressUse(address=name, requests=bins.total(), failures=bins[_FAILED_BIN], latency_p99_ms=_p99_ms(bins))
         for name, bins in merged.items()
     )
 

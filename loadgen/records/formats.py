@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import math
 
-from loadgen.records.record import (
-    CheckRecord,
-    ComparisonRecord,
-    LoadRecord,
-    LoadTestRecord,
-    MeasurementRecord,
-)
+from loadgen.records.record import CheckRecord, ComparisonRecord, LoadRecord, LoadTestRecord, MeasurementRecord
 
 UNKNOWN = "-"
 

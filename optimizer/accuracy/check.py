@@ -78,11 +78,7 @@ class OnnxCpuRunner:
         """Return all outputs for each of `feeds`, in order. Raises RunFailed."""
         fitting = feeds_for(self.model, feeds)
         return run_model(
-            self.model.path,
-            fitting,
-            optimized=self.optimized,
-            threads=self.threads,
-            timeout_s=JUDGING_TIMEOUT_S,
+            self.model.path, fitting, optimized=self.optimized, threads=self.threads, timeout_s=JUDGING_TIMEOUT_S
         )
 
     def run_within(

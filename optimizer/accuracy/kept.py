@@ -103,11 +103,7 @@ def digest_of(samples: Samples | None) -> str | None:
 def value_of(variant: Variant, model: Model) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return what to keep of a variant of `model`, as JSON and files; no files if its graph is that of `model`."""
     made = variant.model
-    value = {
-        "model": without_files(made),
-        "optimizable": variant.optimizable,
-        "kept": dict(variant.kept),
-    }
+    value = {"model": without_files(made), "optimizable": variant.optimizable, "kept": dict(variant.kept)}
     return value, {} if made.path == model.path else dict(made.files)
 
 
@@ -121,11 +117,7 @@ def variant_from_entry(entry: Entry, precision: Precision, model: Model, folder:
         external = tuple((name, file.absolute()) for name, file in sorted(files.items()))
         made = with_files(value["model"], Graph(path), external)
         return Variant(
-            precision=precision,
-            model=made,
-            stand_in=made,
-            optimizable=value["optimizable"],
-            kept=value["kept"],
+            precision=precision, model=made, stand_in=made, optimizable=value["optimizable"], kept=value["kept"]
         )
     except OSError:
         return None

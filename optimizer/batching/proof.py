@@ -255,12 +255,7 @@ def _joined(samples: Sequence[Tensors], size: int) -> Tensors:
 
 
 def _rows_of(
-    path: Path,
-    samples: Sequence[Tensors],
-    names: Iterable[str],
-    *,
-    sizes: Sequence[int],
-    alone: bool = False,
+    path: Path, samples: Sequence[Tensors], names: Iterable[str], *, sizes: Sequence[int], alone: bool = False
 ) -> list[tuple[str, list[Tensors]]]:
     """Run the samples, round and round, in batches of these sizes, and each alone if `alone`.
 

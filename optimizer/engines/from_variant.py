@@ -69,12 +69,7 @@ def engine_from_cache(key: EngineKey, variant: Model, cache: EngineCache) -> Bui
 
 
 def engine_of(
-    key: EngineKey,
-    variant: Model,
-    *,
-    cache: EngineCache,
-    may_build: bool = True,
-    limit_s: float = math.inf,
+    key: EngineKey, variant: Model, *, cache: EngineCache, may_build: bool = True, limit_s: float = math.inf
 ) -> BuiltEngine:
     """Return the engine of this key and its variant.
 

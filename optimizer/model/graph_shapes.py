@@ -65,10 +65,7 @@ def _hollow(tensor: TensorProto) -> TensorProto:
     from onnx import TensorProto
 
     return TensorProto(
-        name=tensor.name,
-        dims=tensor.dims,
-        data_type=tensor.data_type,
-        data_location=TensorProto.EXTERNAL,
+        name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, data_location=TensorProto.EXTERNAL
     )
 
 

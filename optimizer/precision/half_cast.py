@@ -54,13 +54,7 @@ def cast_to_half(
     graph, types = proto.graph, tensor_types(proto)
     weights = {name: without_overflow(weight, half) for name, weight in _take_weights(graph).items()}
     plan = plan_halving(
-        graph,
-        half,
-        types=types,
-        weights=weights,
-        half_inputs=half_io,
-        peaks=peaks or {},
-        opset=opset_of(proto),
+        graph, half, types=types, weights=weights, half_inputs=half_io, peaks=peaks or {}, opset=opset_of(proto)
     )
     io_names = [value.name for value in graph.output if types.get(value.name) == FLOAT]
     captured = captured_names(graph)
