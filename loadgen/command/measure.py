@@ -12,7 +12,7 @@ from loadgen.command.live import LiveView
 from loadgen.command.verdict import LoadTestResult, answer, compare
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.exit_codes import CODES
-from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
+from loadgen.measurement.request_log import Measurement, RequestLog
 from loadgen.records.curves import curve_of, timeline_of, token_times_of
 from loadgen.records.formats import format_seconds
 from loadgen.records.record import LoadRecord, LoadTestRecord, MeasurementRecord, TargetRecord
@@ -246,8 +246,8 @@ def measurement_record(
         latency_p99_high_ms=bounds.high_ms,
         latency_p99_bounded_after_s=bounds.needed_s,
         interval_confidence=confidence,
-        service_p99_ms=none_if_not_finite(seen.service_p99_ms),
-        send_lag_p50_ms=none_if_not_finite(seen.send_lag_p50_ms),
+        service_p99_ms=seen.service_p99_ms,
+        send_lag_p50_ms=seen.send_lag_p50_ms,
         bytes_sent=seen.client.bytes_sent,
         bytes_received=seen.client.bytes_received,
         connections_opened=seen.client.connections_opened,

@@ -15,25 +15,23 @@ from loadgen.wire.http2_sending import Call, status_of
 from loadgen.wire.in_front import note_failure
 from loadgen.wire.load_wire import EARLY, LoadWire
 from loadgen.wire.poller import READ, WRITE
-from loadgen.wire.sockets import TlsStream
+from loadgen.wire.sockets import Stream, TlsStream
 
 MAX_CONNECTIONS = 8
 _MAX_TRIES = 3
 
 
+@dataclass(slots=True, eq=False)
 class _Connection:
     """An HTTP/2 connection and its place in the poller."""
 
-    __slots__ = ("events", "fd", "http2", "idle", "plain", "ready", "stream")
-
-    def __init__(self, http2: Http2Connection) -> None:
-        self.http2 = http2
-        self.stream = http2.stream
-        self.fd = http2.stream.fileno()
-        self.ready = False
-        self.idle = False  # it is in the wire's list of idle connections
-        self.events = WRITE
-        self.plain = not http2.stream.hides_data
+    fd: int
+    stream: Stream
+    http2: Http2Connection
+    plain: bool  # the poller sees all bytes that came
+    ready: bool = False
+    idle: bool = False  # it is in the wire's list of idle connections
+    events: int = WRITE
 
     @property
     def usable(self) -> bool:
@@ -163,7 +161,8 @@ class GrpcWire(LoadWire):
 
     def _connect(self) -> None:
         stream = self.addresses.open()
-        connection = _Connection(Http2Connection(stream, self.head, self._buffer, self._answered, MAX_KEPT))
+        http2 = Http2Connection(stream, self.head, self._buffer, self._answered, MAX_KEPT)
+        connection = _Connection(stream.fileno(), stream, http2, plain=not stream.hides_data)
         self._connections[connection.fd] = connection
         self._too_few = len(self._connections) < self._wanted
         self._in_turn = self.addresses.connections_min > 0
