@@ -1,6 +1,5 @@
 """Calls spread over connections: idle ones first, and none is lost with its connection."""
 
-import itertools
 import re
 import struct
 from collections.abc import Iterator
@@ -36,15 +35,6 @@ def test_a_call_goes_to_an_idle_connection_while_there_is_one(two: GrpcBench) ->
     assert (first.calls(), second.calls()) == (1, 2)
     two.wire.send(3)  # both are busy: they share
     assert first.calls() + second.calls() == 4
-
-
-def test_every_answer_of_the_same_shape_has_its_time_and_its_row(two: GrpcBench) -> None:
-    counts = [itertools.count(1), itertools.count(1)]
-    for row in range(10):
-        two.wire.send(row)
-        two.answer(two.streams[row % 2], next(counts[row % 2]))
-    assert two.ended == [(row, OK, 7) for row in range(10)]
-    assert not two.wire.in_flight
 
 
 def test_a_connection_that_ended_is_replaced_so_that_its_address_gets_calls_again(two: GrpcBench) -> None:

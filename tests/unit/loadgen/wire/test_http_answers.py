@@ -46,14 +46,6 @@ def test_an_answer_is_one_however_it_is_cut_and_its_connection_is_used_again(
     assert bench.wire.connections_opened == 3
 
 
-def test_an_interim_answer_is_not_the_answer(bench: HttpBench) -> None:
-    bench.wire.send(0)
-    bench.give(bench.of(0), b"HTTP/1.1 100 Continue\r\n\r\n")
-    assert bench.ended == []
-    bench.give(bench.of(0), RIGHT)
-    assert bench.ended == [(0, OK, 7)]
-
-
 @pytest.mark.parametrize("status", [204, 304, 302, 400, 503, 599])
 def test_any_other_status_is_a_failure_of_that_status_and_the_connection_goes_on(
     bench: HttpBench, status: int
@@ -87,13 +79,6 @@ def test_a_body_without_a_length_ends_with_its_connection(bench: HttpBench) -> N
     assert bench.ended == []
     bench.give(bench.of(0), b"")
     assert bench.ended == [(0, OK, 7)]
-    assert len(bench.open_streams()) == 2
-
-
-def test_two_answers_to_one_request_are_none(bench: HttpBench) -> None:
-    bench.wire.send(0)
-    bench.give(bench.of(0), RIGHT + RIGHT)
-    assert bench.ended == [(0, MALFORMED, 0)]
     assert len(bench.open_streams()) == 2
 
 

@@ -36,15 +36,6 @@ def test_each_row_sends_its_request_byte_by_byte_the_same(bench: HttpBench) -> N
     assert bench.wire.connections_opened == 3
 
 
-def test_free_connections_are_used_in_turn_so_that_none_grows_old(bench: HttpBench) -> None:
-    used = []
-    for row in range(6):
-        bench.wire.send(row)
-        used.append(bench.of(row).fd)
-        bench.give(bench.of(row), RIGHT)
-    assert used == [100, 101, 102] * 2
-
-
 @pytest.mark.parametrize("room", [0, 1, 3, 12, len(REQUESTS[1]) - 1])
 def test_what_the_kernel_does_not_take_follows_once_and_in_order(bench: HttpBench, room: int) -> None:
     request = REQUESTS[1]

@@ -107,12 +107,6 @@ def test_tensors_that_the_configuration_leaves_out_have_the_batch_like_the_other
         assert [one.shape for one in (*found.info.inputs, *found.info.outputs)] == [(-1, 4), (-1, 2)]
 
 
-@pytest.mark.parametrize("answer", [inference([2]), inference([2, 2]), inference([1, 2], fp32_contents=[0])])
-def test_its_answers_are_checked_like_tritons(answer: Any) -> None:
-    with serving(dynamo(answer)) as url, pytest.raises(TargetRefused, match="malformed"), prepared(url):
-        pass
-
-
 def test_a_text_model_on_dynamo_gets_the_text_alone_and_answers_typed_texts() -> None:
     answer = pb.ModelInferResponse(model_name="m")
     for name in ("text_output", "finish_reason"):

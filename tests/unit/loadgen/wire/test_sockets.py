@@ -240,22 +240,6 @@ def test_tcp_says_when_bytes_came_by_the_wall_clock_and_when_the_other_end_close
     stream.close()
 
 
-def connected(address: Any) -> None:
-    stream = TcpStream(socket.AF_INET, address)
-    try:
-        while not stream.connected():
-            time.sleep(0.001)
-    finally:
-        stream.close()
-
-
-def test_a_refused_connection_is_an_error_at_once_or_when_it_is_asked_for() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        address = gone.getsockname()
-    with pytest.raises(ConnectionRefusedError):
-        connected(address)
-
-
 def target(url: str, **others: Any) -> Target:
     return Target(url=url, model_name="m", model_version="", headers=(), **others)
 
