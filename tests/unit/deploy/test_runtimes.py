@@ -62,31 +62,6 @@ def test_a_bundle_of_our_own_backend_carries_its_library() -> None:
     assert made.plan.builds_image
 
 
-def test_the_recipe_installs_what_was_measured() -> None:
-    files = texts(measured())
-    recipe = files["images/triton.Dockerfile"]
-    assert "FROM python:3.12-slim" in recipe
-    assert "Triton 2.51.0, ONNX Runtime 1.30.0" in recipe
-    assert {"nvidia-pytriton==0.7.0", "onnxruntime-gpu==1.30.0"} <= set(
-        files["images/constraints.txt"].splitlines()
-    )
-    (container,) = pod(files)["containers"]
-    assert f"-t {container['image']} ." in recipe
-    assert "command" not in container
-    assert parse_config_pbtxt(files["model_repository/small_cnn/config.pbtxt"]).backend == "python"
-
-
-def test_the_native_backend_is_an_overlay_that_was_not_measured() -> None:
-    files = texts(measured())
-    patch = files["kubernetes/components/native-backend/kustomization.yaml"]
-    assert "NOT MEASURED" in patch
-    assert "not measured" in files["README.md"]
-    assert parse_config_pbtxt(files["model_repository_native/small_cnn/config.pbtxt"]).backend == "onnxruntime"
-    services = yaml.safe_load(files["compose.yaml"])["services"]
-    assert services["smoke-native"]["depends_on"] == {"triton-native": {"condition": "service_healthy"}}
-    assert services["smoke-native"]["profiles"] == services["triton-native"]["profiles"]
-
-
 def test_a_native_backend_that_was_measured_is_the_default() -> None:
     files = texts(native())
     (container,) = pod(files)["containers"]
