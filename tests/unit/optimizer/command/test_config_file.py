@@ -28,18 +28,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "tune.yaml"
 
 
-def test_a_model_is_found_beside_the_file(
-    capsys: pytest.CaptureFixture[str],
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    file.write_text("model: none.onnx\np99: 50ms\n")
-    assert run_command(["--config", str(file), "--dry-run"]) == 2
-    assert f"{file.parent}/none.onnx does not exist" in capsys.readouterr().err
-
-
 def test_the_run_reports_what_it_did_not_get_from_its_command_line(
     capsys: pytest.CaptureFixture[str], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
-from batch_models import computed_shapes, draw, ints, node, write
+from batch_models import ints, node, write
 
 from optimizer.model.files import load_proto
-from optimizer.model.graph_shapes import ShapeView, computed_from_inputs
+from optimizer.model.graph_shapes import ShapeView
 
 
 def seen(path: Path, batch: int = 1) -> ShapeView:
@@ -15,23 +14,6 @@ def seen(path: Path, batch: int = 1) -> ShapeView:
     for each in proto.graph.node:
         view.see(each)
     return view
-
-
-@pytest.mark.parametrize("batch", [1, 7])
-def test_shape_arithmetic_is_carried_out(tmp_path: Path, batch: int) -> None:
-    view = seen(computed_shapes(tmp_path / "m.onnx"), batch)
-    assert view.value("wanted").tolist() == [batch, 2, 3]
-    assert view.sizes("grid") == (batch, 2, 3)
-    assert view.sizes("y") == (1, 6)
-    assert view.value("grid") is None
-
-
-def test_what_depends_on_data_is_not_known(tmp_path: Path) -> None:
-    nodes = [node("NonZero", "x", "places"), node("Shape", "places", "s"), node("Relu", "x", "y")]
-    view = seen(write(tmp_path / "m.onnx", nodes, {"x": [1, 6]}, {"y": [1, 6]}))
-    assert view.sizes("places") == (2, None)
-    assert view.value("s") is None
-    assert view.sizes("s") == (2,)
 
 
 def test_parts_of_a_shape(tmp_path: Path) -> None:
@@ -72,9 +54,3 @@ def test_arithmetic_that_fails_and_unknown_operators_teach_nothing(tmp_path: Pat
     ]
     view = seen(write(tmp_path / "m.onnx", nodes, {"x": [1, 2]}, {"y": [1, 2]}, {"one": ints(1), "zero": ints(0)}))
     assert (view.sizes("z"), view.sizes("y"), view.value("y")) == (None, None, None)
-
-
-def test_what_is_computed_from_inputs(tmp_path: Path) -> None:
-    nodes = [node("Relu", "w", "r"), node("MatMul", "x r", "m"), node("Relu", "m", "y")]
-    proto = load_proto(write(tmp_path / "m.onnx", nodes, {"x": [1, 4]}, {"y": [1, 4]}, {"w": draw(4, 4)}))
-    assert computed_from_inputs(proto.graph) == {"x", "m", "y"}

@@ -157,24 +157,6 @@ def test_where_the_time_goes_is_said_in_words_and_by_layer(tmp_path: Path) -> No
         assert text.count("conv1") == 10  # once, although the default's engine is the same
 
 
-def test_a_default_that_is_not_certified_is_compared_by_the_estimates(tmp_path: Path) -> None:
-    baseline = trial(0, certificate=None, rate_at_limit_per_s=432.0, rate_low_per_s=400.0, rate_high_per_s=466.56)
-    found = recommendation(baseline=baseline)
-    text = markdown(read_evidence(run_dir(tmp_path / "run", found)))
-    ratio = found.winner.rate_at_limit_per_s / 432.0
-    assert f"about {ratio:.2g} times its capacity (" in text
-    assert "| certified rate | 1,000/s | not certified |" in text
-    assert "about 432/s" in text
-
-
-def test_a_winning_baseline_is_shown_once(tmp_path: Path) -> None:
-    winner = trial(0)
-    found = recommendation(winner=winner, baseline=winner, gain=1.0)
-    evidence = read_evidence(run_dir(tmp_path / "run", found))
-    assert "instead of" not in markdown(evidence)
-    assert [bar["role"] for bar in report_of(evidence).plots["stages"]["bars"]] == ["recommended"] * 5
-
-
 def test_a_measurement_without_server_timings_or_requests(tmp_path: Path) -> None:
     bare = measurement(server=None, network_and_client_ms=None, latency_p999_ms=None)
     found = recommendation(winner=trial(measurement=bare), baseline=None, gain=None)

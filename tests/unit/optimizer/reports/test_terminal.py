@@ -30,12 +30,6 @@ def shown(found: RecommendationRecord, width: int = 80) -> str:
     return capture.get()
 
 
-def test_the_answer_comes_first() -> None:
-    first, second, *_ = shown(recommendation()).splitlines()
-    assert "1,000 requests/s with p99 within 50 ms" in first
-    assert "$0.139" in second
-
-
 @pytest.mark.parametrize(
     ("fixed_rows", "rows_per_request", "row_usd", "request_usd"), [(8, 1, 0.0174, 0.139), (1, 4, 0.139, 0.556)]
 )
