@@ -48,13 +48,6 @@ def test_without_delay_batches_and_events_come_to_the_same_times(
 
 @given(server=servers(), gaps_s=gaps)
 @settings(deadline=None)
-def test_the_same_arrivals_give_the_same_latencies(server: SimulatedServer, gaps_s: list[float]) -> None:
-    arrivals_s = np.cumsum(gaps_s)
-    assert (simulate(server, arrivals_s) == simulate(server, arrivals_s)).all()
-
-
-@given(server=servers(), gaps_s=gaps)
-@settings(deadline=None)
 def test_batches_start_in_the_order_of_arrival(server: SimulatedServer, gaps_s: list[float]) -> None:
     """With one instance they also end in it."""
     arrivals_s = np.cumsum(gaps_s)

@@ -74,13 +74,6 @@ def test_less_time_is_for_a_lower_rate_and_too_little_for_none() -> None:
     assert step(replace(ONE, loading_s=299.0), left_s=300.0) == Done()
 
 
-def test_what_one_server_met_is_sent_again_on_a_restarted_one() -> None:
-    begun = after(run(850.0, "met"), loaded=True)
-    again = load(begun, left_s=9.5, best=ONCE)
-    assert (again.rate_per_s, again.servers, again.restart) == (850.0, 1, True)
-    assert again.most_s(8.5) == 8.5
-
-
 def test_a_rate_that_was_refuted_is_not_planned_again() -> None:
     assert load(after(run(800.0, "violated"))).rate_per_s < 800.0
 
@@ -150,11 +143,6 @@ def test_a_load_is_worth_more_the_likelier_and_the_sooner_it_passes() -> None:
 def test_what_is_confirmed_on_one_server_says_why(known: dict[str, Any], caveat: Caveat) -> None:
     assert step(**{"best": ONCE, **known}) == Done(caveat=caveat)
     assert step(**{**known, "best": replace(HELD, held_per_s=0.95 * CAPACITY)}) == Done()
-
-
-def test_who_asks_to_finish_gets_one_run_on_one_server() -> None:
-    assert load(stopping=True).servers == 1
-    assert step(stopping=True, best=HELD) == Done()
 
 
 def test_what_is_untried_is_tried_first_if_there_is_time() -> None:

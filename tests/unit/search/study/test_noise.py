@@ -49,11 +49,6 @@ def test_contention_in_which_no_rate_met_the_slo_ends_the_search(tmp_path: Path)
     assert bench.spent.load_s < 60.0
 
 
-def test_a_slow_server_on_a_quiet_machine_is_measured_to_the_end(tmp_path: Path) -> None:
-    store = searched(tmp_path, SimulatedBench(service_s=too_slow))
-    assert {trial.state for trial in store.trials} == {"infeasible"}
-
-
 def test_contention_that_leaves_a_rate_does_not_end_the_search(tmp_path: Path) -> None:
     bench = SimulatedBench(taken_cores=lambda load_s: 0.9)
     assert searched(tmp_path, bench, stop=lambda: len(bench.loaded) >= 8).best() is not None
