@@ -271,25 +271,3 @@ def test_of_long_texts_the_first_64_kib_are_read() -> None:
         size = {"binary_data_size": len(raw + ending)}
         assert texts.answer(binary(raw + ending, datatype="BYTES", parameters=size))[-1] == outcome
     texts.wire.close()
-
-
-@pytest.mark.parametrize(
-    ("datatype", "shape"), [("FP32", (-1, -1)), ("BYTES", (-1, 2)), ("INT64", (-1,)), ("FP16", ())]
-)
-def test_answers_whose_length_is_drawn_are_right_as_long_as_they_agree_with_themselves(
-    datatype: str, shape: tuple[int, ...]
-) -> None:
-    free = Bench(replace(MODEL, outputs=(Tensor(name="y", datatype=datatype, shape=shape),), max_batch_size=0))
-    each = {"FP32": 4, "INT64": 8, "FP16": 2}.get(datatype)
-    answers = []
-    for count in range(1, 100):
-        sizes = [count if size == -1 else size for size in shape] if each else [1, 2]
-        length = 2 * (4 + count) if each is None else each
-        for size in sizes if each else ():
-            length *= size
-        parameters = {"binary_data_size": length}
-        raw = bytes(length) if each else (count.to_bytes(4, "little") + b"x" * count) * 2
-        answers.append(binary(raw, datatype=datatype, shape=sizes, parameters=parameters))
-    assert set(free.answer(*answers)) == {OK}
-    assert free.answer(answered(b"<html>", kind="text/html"))[-1] == MALFORMED
-    free.wire.close()
