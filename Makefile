@@ -49,10 +49,9 @@ check: lint      ## what to run before every commit: lint, and the quick unit an
 measure: $(STAMP) | $(SERVICES)  ## run what measures, one test at a time: by hand and at night, on a quiet machine
 	$(BIN)/pytest --verdicts -m measure
 
-long: $(STAMP) | $(SERVICES)  ## run what takes long: grids, kills, exports, fuzzing, and what the search decides differently
+long: $(STAMP) | $(SERVICES)  ## run what takes long: grids, kills, exports and fuzzing
 	@$(BIN)/pytest --verdicts -m long $(TOGETHER) worksteal; long=$$?; \
-	$(BIN)/pytest --hypothesis-profile=drawn -m 'not measure and not long' $(TOGETHER) load tests/property; drawn=$$?; \
-	$(BIN)/python tests/support/decision_trace.py && exit $$((long | drawn))
+	$(BIN)/pytest --hypothesis-profile=drawn -m 'not measure and not long' $(TOGETHER) load tests/property; exit $$((long | $$?))
 
 claims: $(STAMP) ## compute the figures of the README and the docs from raw results, and write them there
 	$(BIN)/python benchmarks/claims.py
