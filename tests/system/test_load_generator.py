@@ -33,15 +33,6 @@ def most_in_flight(log: RequestLog) -> int:
     return max(int(((log.sent_ns <= at) & (log.done_ns > at)).sum()) for at in log.sent_ns)
 
 
-def test_large_bodies_both_ways(generator: LoadGenerator) -> None:
-    plan = LoadPlan(rate_per_s=50, duration_s=0.4, seed=3, timeout_s=60.0)
-    with fake_triton("--size", "150000", "--output-numbers", "750000") as server:
-        run = generator.run(target(server.url), plan)
-    assert not run.log.failed.any()
-    assert run.measurement.client.bytes_sent > 600_000 * len(run.log) > 0
-    assert run.measurement.client.bytes_received > 3_000_000 * len(run.log)
-
-
 FAILURES = {"error": "http 500", "close": "connection closed", "redirect": "http 302", "silent": "time-out"}
 
 

@@ -106,10 +106,6 @@ def test_a_run_of_the_length_that_was_named_bounds_its_p99(rate_per_s: int, seco
     assert short.needed_s < 60
 
 
-def test_a_record_can_be_read_back(tmp_path: Path) -> None:
-    assert read_for(written(tmp_path, record()), order()) == record()
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 2}', "not json"])
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "baseline.json"
