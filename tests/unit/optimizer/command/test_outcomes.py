@@ -145,6 +145,8 @@ def test_2_a_model_that_cannot_be_read(tmp_path: Path) -> None:
 def test_3_a_server_that_dies_and_one_that_loads_nothing(tmp_path: Path) -> None:
     code, outcome = ended(tmp_path, SimulatedBench(faults=lambda config: "no such backend"))
     assert (code, outcome.status) == (3, "environment_failed")
+    assert "No configuration could be served" in outcome.status_reason
+    assert "no such backend" in outcome.status_reason
     (calls := tmp_path / "calls").mkdir()
     _, outcome = ended(calls, SimulatedBench(faults=lambda config: "http 500, Model 'words' is not ready."))
     assert "--calls words" in outcome.advice
