@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from optimizer.batching.dynamic_batch import dynamic_batch, modernized
+from optimizer.batching.dynamic_batch import dynamic_batch
 from optimizer.batching.rewrite import free_batch
 from optimizer.model.files import load_proto
 from optimizer.model.graph_shapes import ShapeView
@@ -54,12 +54,3 @@ def test_resnet50_is_proven_and_runs_in_other_batch_sizes(tmp_path: Path) -> Non
     name = source.outputs[0].name
     assert result[name].shape == (3, 1000)
     np.testing.assert_allclose(result[name][:1], alone[name], rtol=1e-4)  # type: ignore[arg-type]
-
-
-def test_constants_leave_the_inputs_without_touching_the_file(tmp_path: Path) -> None:
-    path = LIGHT / "light_squeezenet.onnx"
-    before = path.read_bytes()
-    modern, notes = modernized(read_model(path), tmp_path)
-    assert notes == ["Constants that the file lists as inputs are constants now."]
-    assert [value.name for value in load_proto(modern.path).graph.input] == ["data_0"]
-    assert path.read_bytes() == before
