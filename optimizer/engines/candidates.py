@@ -288,7 +288,11 @@ class EngineRace:
         self.alone.merge(candidate.built.engine)
         judged_s = time.monotonic() - began - compiled_s
         log.info("%s: other sizes compiled in %.1f s, judged in %.1f s", candidate.label, compiled_s, judged_s)
-        return replace(_with_kernels(candidate.built.engine), alone_ms=candidate.alone_ms)
+        engine = candidate.built.engine
+        files = entry_files(dict(engine.files)[PLAN_FILE].parent)
+        if RUNTIME_CACHE_FILE in dict(files):  # kernels that were compiled since it was built
+            engine = replace(engine, files=files)
+        return replace(engine, alone_ms=candidate.alone_ms)
 
     def _check_accuracy(self, candidate: _Candidate, judge: Judge) -> None:
         """Raise EngineFailed if the engine's results are not close enough to fp32, or if there are none."""
@@ -314,9 +318,3 @@ def _proven_text(candidate: _Candidate, engine: Engine) -> str:
     how = "from the cache" if built.source == "cache" else f"built in {built.metadata.build_s:.1f} s"
     alone = f", {engine.alone_ms[0][1]:.2f} ms standalone at batch 1" if engine.alone_ms else ""
     return f"{candidate.label} engine {how}{alone}"
-
-
-def _with_kernels(engine: Engine) -> Engine:
-    """Return the engine with the kernels that were compiled for it since it was built."""
-    fresh = dict(entry_files(dict(engine.files)[PLAN_FILE].parent))
-    return replace(engine, files=tuple(fresh.items())) if RUNTIME_CACHE_FILE in fresh else engine

@@ -46,7 +46,12 @@ def engine_key(variant: Model, precision: str, *, library: TensorRt, gpu: Gpu, m
     """
     capability = gpu.compute_capability
     assert capability is not None
-    _check_gpu_has(precision, capability)
+    least = FIRST_GPU_WITH.get(precision)
+    if least is not None and not float(capability) >= least:
+        raise EngineFailed(
+            f"{precision} needs a GPU of compute capability {least} or newer, and this one has {capability}.",
+            "Its other precisions are tried.",
+        )
     return EngineKey(
         model_sha256=variant.sha256,
         precision=precision,
@@ -159,15 +164,6 @@ def _shape(model: Model, tensor: ModelTensor, *, batch: int, open_axes_at_1: boo
         else:
             sizes.append(1 if open_axes_at_1 and isinstance(declared, str) else sized)
     return tuple(sizes)
-
-
-def _check_gpu_has(precision: str, capability: str) -> None:
-    least = FIRST_GPU_WITH.get(precision)
-    if least is not None and not float(capability) >= least:
-        raise EngineFailed(
-            f"{precision} needs a GPU of compute capability {least} or newer, and this one has {capability}.",
-            "Its other precisions are tried.",
-        )
 
 
 def _engine(variant: Model, key: EngineKey, entry: Path) -> Engine:

@@ -66,8 +66,10 @@ def cast_to_half(
         plain={**dict.fromkeys(io_names, half_io), **dict.fromkeys(captured, False)},
     )
     caster.rewrite(graph, kept_weights={*captured, *io_names})
-    if half_io:
-        _retype(graph, half, weights)
+    for value in (*graph.input, *graph.output) if half_io else ():
+        # An output may be nothing but a constant, which stays fp32.
+        if value.type.tensor_type.elem_type == FLOAT and value.name not in weights:
+            value.type.tensor_type.elem_type = half.onnx_type
     return HalfGraph(proto=proto, half_tensors=plan.half_tensors, kept=plan.kept)
 
 
@@ -196,13 +198,6 @@ def captured_names(graph: GraphProto) -> set[str]:
 
 def _read_names(graph: GraphProto) -> Iterable[str]:
     return (*(name for node in graph.node for name in node.input), *(value.name for value in graph.output))
-
-
-def _retype(graph: GraphProto, half: Half, weights: Mapping[str, TensorProto]) -> None:
-    """Change inputs and outputs to half, except an output that is nothing but a constant."""
-    for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type == FLOAT and value.name not in weights:
-            value.type.tensor_type.elem_type = half.onnx_type
 
 
 def rounding_in_fp32(graph: HalfGraph, half: Half) -> None:

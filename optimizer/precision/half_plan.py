@@ -293,7 +293,9 @@ def observed_peaks(model: Model, samples: Samples) -> dict[str, float]:
     results = computed_from_inputs(proto.graph) & {name for node in proto.graph.node for name in node.output}
     watched = {name: f"{name}__peak" for name in results if types.get(name) == FLOAT}
     for name, peak in watched.items():
-        proto.graph.node.extend(_peak_nodes(name, peak))
+        size, make = f"{peak}_size", onnx.helper.make_node
+        proto.graph.node.append(make("Abs", [name], [size], name=f"{peak}/abs"))
+        proto.graph.node.append(make("ReduceMax", [size], [peak], name=f"{peak}/max", keepdims=0))
         proto.graph.output.append(onnx.helper.make_tensor_value_info(peak, FLOAT, []))
     with scratch_folder("peaks") as folder:
         copy = Path(folder, "model.onnx")
@@ -303,10 +305,3 @@ def observed_peaks(model: Model, samples: Samples) -> dict[str, float]:
         except (RunFailed, OSError, ValueError):
             return {}
     return {name: max(float(result[peak]) for result in seen) for name, peak in watched.items()}
-
-
-def _peak_nodes(name: str, peak: str) -> tuple[NodeProto, NodeProto]:
-    from onnx import helper
-
-    size = helper.make_node("Abs", [name], [f"{peak}_size"], name=f"{peak}/abs")
-    return size, helper.make_node("ReduceMax", [f"{peak}_size"], [peak], name=f"{peak}/max", keepdims=0)

@@ -38,7 +38,8 @@ def int8_to_fp8(path: Path, source: Path) -> None:
     """
     import onnx
 
-    proto, weights = onnx.load_model(path), _weights(source)
+    proto, to_array = onnx.load_model(path), onnx.numpy_helper.to_array
+    weights = {tensor.name: to_array(tensor) for tensor in onnx.load_model(source).graph.initializer}
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     done: set[str] = set()
     for node in proto.graph.node:
@@ -46,11 +47,11 @@ def int8_to_fp8(path: Path, source: Path) -> None:
             continue
         values, scale, zero = tensors.get(node.input[0]), tensors[node.input[1]], tensors[node.input[2]]
         if scale.name not in done:
-            shrunk = onnx.numpy_helper.to_array(scale) * np.float32(LARGEST_INT8 / LARGEST_E4M3)
+            shrunk = to_array(scale) * np.float32(LARGEST_INT8 / LARGEST_E4M3)
             scale.CopyFrom(onnx.numpy_helper.from_array(shrunk, scale.name))
         if values is not None and values.name not in done:
             exact = weights[values.name.removesuffix("_quantized")]
-            scaled = exact / _along(onnx.numpy_helper.to_array(scale), _axis(node), exact.ndim)
+            scaled = exact / _along(to_array(scale), node, exact.ndim)
             values.CopyFrom(_e4m3(np.clip(scaled, -LARGEST_E4M3, LARGEST_E4M3), values.name))
         if zero.name not in done:
             zero.CopyFrom(_e4m3(np.zeros(tuple(zero.dims)), zero.name))
@@ -62,23 +63,12 @@ def int8_to_fp8(path: Path, source: Path) -> None:
     onnx.save_model(proto, path, save_as_external_data=large, location=f"{path.name}.data")
 
 
-def _weights(source: Path) -> dict[str, NDArray[np.float32]]:
-    import onnx
-
-    graph = onnx.load_model(source).graph
-    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-
-
-def _axis(node: NodeProto) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
-
-
-def _along(scale: NDArray[np.float32], axis: int, rank: int) -> NDArray[np.float32]:
-    """Return the scale, one number or one per channel, ready to divide a tensor of that rank."""
+def _along(scale: NDArray[np.float32], node: NodeProto, rank: int) -> NDArray[np.float32]:
+    """Return the node's scale, one number or one per channel, ready to divide a tensor of that rank."""
     if scale.ndim == 0:
         return scale
     shape = [1] * rank
-    shape[axis] = -1
+    shape[next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)] = -1
     return scale.reshape(shape)
 
 
