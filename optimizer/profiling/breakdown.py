@@ -142,14 +142,10 @@ def profile_engine(execution: Execution) -> EngineProfileRecord:
     file = dict(engine.files)[engine.model_file]
     whole = _run(execution, _request(execution, file), feed)
     nodes = {} if engine.backend == "onnxruntime" else _nodes(execution)
-    profiled = _run(execution, _request(execution, file) | {"layers": True, "nodes": nodes}, feed)
-    layers = tuple(LayerTime(**layer) for layer in profiled["layers"])
+    layers = _run(execution, _request(execution, file) | {"layers": True, "nodes": nodes}, feed)["layers"]
     with scratch_folder("ceilings") as folder:
         ceilings = measured_ceilings(
-            lambda path, feed: _seconds(execution, path, feed),
-            Path(folder),
-            precision=engine.precision,
-            device=engine.device,
+            partial(_seconds, execution), Path(folder), precision=engine.precision, device=engine.device
         )
     return profile_record(execution, whole, layers, ceilings)
 
@@ -186,13 +182,13 @@ def profile_record(
     )
 
 
-def _nodes(execution: Execution) -> dict[str, dict[str, Any]]:
+def _nodes(execution: Execution) -> dict[str, LayerTime]:
     """Return the work of each node of the fp32 model at batch 1, by name, from ONNX Runtime's profile."""
     alone = replace(execution, batch_size=1, threads=0)
     request = _request(alone, execution.model.path)
     request |= {"backend": "onnxruntime", "device": "cpu", "layers": True, "optimized": False}
     whole = synthetic_samples(execution.model, 1, seed=execution.seed).feeds(1)[0]
-    return {layer["name"]: layer for layer in _run(execution, request, whole)["layers"]}
+    return {layer.name: layer for layer in _run(execution, request, whole)["layers"]}
 
 
 def _seconds(execution: Execution, path: Path, feed: Tensors) -> float | None:

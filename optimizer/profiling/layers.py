@@ -90,15 +90,12 @@ def layers_from_trace(trace: Sequence[Mapping[str, Any]], *, executions: int) ->
 def _own_us(kernels: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return each event's duration without the events inside it; they are sorted by start, outer ones first."""
     own = [float(event["dur"]) for event in kernels]
+    ends = [event["ts"] + event["dur"] for event in kernels]
     around: list[int] = []
     for index, event in enumerate(kernels):
-        while around and event["ts"] >= kernels[around[-1]]["ts"] + kernels[around[-1]]["dur"]:
+        while around and event["ts"] >= ends[around[-1]]:
             around.pop()
-        if (
-            around
-            and event["dur"]
-            and event["ts"] + event["dur"] <= (kernels[around[-1]]["ts"] + kernels[around[-1]]["dur"])
-        ):
+        if around and event["dur"] and ends[index] <= ends[around[-1]]:
             own[around[-1]] -= event["dur"]
         around.append(index)
     return [max(0.0, us) for us in own]

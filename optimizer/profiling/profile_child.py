@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def _layers(request: Any, feed: Tensors) -> dict[str, Any]:
         layers = _profiled_by_onnxruntime(request, feed)
     else:
         layers = _profiled_by_tensorrt(request, feed)
-    return {"layers": [asdict(layer) for layer in layers]}
+    return {"layers": layers}
 
 
 def _profiled_by_onnxruntime(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
@@ -134,7 +133,7 @@ def _profiled_by_tensorrt(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
     return with_work_of_nodes(
         profiler.layers(),
         layers_from_description(engine.layers(bound)),
-        {name: LayerTime(**node) for name, node in request["nodes"].items()},
+        request["nodes"],
         batch_size=request["batch_size"],
     )
 

@@ -53,9 +53,15 @@ def time_summary(
     remedy = REMEDIES.get(longest, "")
     if longest == "queue" and 1000 * parts[longest] <= 1.2 * winner.config.max_queue_delay_us:
         remedy = "The wait is the queue delay, which buys larger batches."
-    sentences = [_split(measured), remedy]
+    whole_ms = sum(parts.values())
+    shown = sorted(
+        (pair for pair in parts.items() if pair[1] >= MIN_SHOWN_SHARE * whole_ms), key=lambda pair: -pair[1]
+    )
+    listed = ", ".join(f"{stage} {100 * ms / whole_ms:.0f} %" for stage, ms in shown)
+    at = f"{format_rate(measured.rate_per_s)}/s"
+    sentences = [f"A request takes {whole_ms:.3g} ms on average at {at}: {listed}.", remedy]
     if profile is not None:
-        sentences += _engine(winner.config, measured.server.compute_infer_ms, sum(parts.values()), profile)
+        sentences += _engine(winner.config, measured.server.compute_infer_ms, whole_ms, profile)
     if baseline is not None and baseline.measurement is not None:
         sentences.append(_against(measured, baseline.measurement, baseline.config))
     return " ".join(filter(None, sentences))
@@ -63,16 +69,6 @@ def time_summary(
 
 def _known(measured: MeasurementRecord) -> dict[str, float]:
     return {stage: ms for stage, ms in measured.stages_ms.items() if ms is not None and ms > 0}
-
-
-def _split(measured: MeasurementRecord) -> str:
-    parts = _known(measured)
-    whole = sum(parts.values())
-    shown = sorted(
-        (pair for pair in parts.items() if pair[1] >= MIN_SHOWN_SHARE * whole), key=lambda pair: -pair[1]
-    )
-    listed = ", ".join(f"{stage} {100 * ms / whole:.0f} %" for stage, ms in shown)
-    return f"A request takes {whole:.3g} ms on average at {format_rate(measured.rate_per_s)}/s: {listed}."
 
 
 def _engine(

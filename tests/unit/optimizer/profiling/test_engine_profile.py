@@ -103,11 +103,11 @@ def test_tensorrt_reports_into_means_by_layer() -> None:
 
 def test_the_work_of_nodes_is_known_by_the_names_in_the_file(cnn: Model) -> None:
     nodes = _nodes(execution(cnn, batch_size=4))
-    by_operator = {node["operator"]: node for node in nodes.values()}
-    assert by_operator["Conv"]["flops"] == 2 * (8 * 32 * 32) * 27  # batch 1, for any served batch size
-    assert by_operator["Conv"]["weight_bytes"] == 4 * 8 * 27
-    assert by_operator["MatMul"]["weight_bytes"] == 4 * 8 * 10  # although ONNX Runtime packs it
-    assert by_operator["MatMul"]["bytes_moved"] == 4 * (8 + 8 * 10 + 10)
+    by_operator = {node.operator: node for node in nodes.values()}
+    assert by_operator["Conv"].flops == 2 * (8 * 32 * 32) * 27  # batch 1, for any served batch size
+    assert by_operator["Conv"].weight_bytes == 4 * 8 * 27
+    assert by_operator["MatMul"].weight_bytes == 4 * 8 * 10  # although ONNX Runtime packs it
+    assert by_operator["MatMul"].bytes_moved == 4 * (8 + 8 * 10 + 10)
 
 
 def test_rounds_count_their_executions() -> None:
