@@ -110,9 +110,8 @@ def _text(config: ServingConfig | ConfigRecord, backend: str, precision: str, *,
 
 def _member_text(config: ServingConfig | ConfigRecord) -> str:
     """Return a text such as `tokenizer, batch 8, 2 instances`: the name is the precision of a member."""
-    if isinstance(config, ServingConfig):
-        return _text(config, OWN, config.engine.precision, on_gpu=False)
-    return _text(config, OWN, member_name(config), on_gpu=False)
+    name = config.engine.precision if isinstance(config, ServingConfig) else member_name(config)
+    return _text(config, OWN, name, on_gpu=False)
 
 
 def member_name(config: ConfigRecord) -> str:

@@ -76,7 +76,9 @@ def compare_runs(
 
 
 def _figures(found: RecommendationRecord) -> dict[str, Figure]:
-    rates, seen = _capacity_bounds(found.winner), found.winner.certificate
+    winner, seen, rates = found.winner, found.winner.certificate, None
+    if winner.state == "complete":
+        rates = bounds_of(winner.rate_low_per_s, winner.rate_at_limit_per_s, winner.rate_high_per_s)
     latency = (
         None if seen is None else (seen.first.latency_low_ms, seen.first.latency_ms, seen.first.latency_high_ms)
     )
@@ -86,12 +88,6 @@ def _figures(found: RecommendationRecord) -> dict[str, Figure]:
         "cost per million at capacity": Figure("USD", _cost_bounds(found, rates)),
         "top-1 agreement with fp32": Figure("", _agreement_bounds(found), more_is_better=True),
     }
-
-
-def _capacity_bounds(trial: TrialRecord) -> Bounds | None:
-    if trial.state != "complete":
-        return None
-    return bounds_of(trial.rate_low_per_s, trial.rate_at_limit_per_s, trial.rate_high_per_s)
 
 
 def _latency_tells(before: TrialRecord, now: TrialRecord) -> bool:

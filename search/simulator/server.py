@@ -138,34 +138,16 @@ class SimulatedServer:
         shapes, service_s = None, np.ascontiguousarray(np.concatenate(self.tables), dtype=float)
         if self.turns.shape[1] > 1:
             shapes = np.tile(self.turns, -(-len(arrivals_s) // self.turns.shape[1]))
+        arrivals_s, noise = np.ascontiguousarray(arrivals_s, dtype=float), np.array(self.noise, dtype=float)
+        late = done_s, counted_from, late_after_s, late_at_most
         if self.is_plain:
             return batcher_no_delay.simulate_undelayed(
-                np.ascontiguousarray(arrivals_s, dtype=float),
-                shapes,
-                service_s,
-                np.array(self.noise, dtype=float),
-                self.max_batch_size,
-                done_s,
-                counted_from,
-                late_after_s,
-                late_at_most,
+                arrivals_s, shapes, service_s, noise, self.max_batch_size, *late
             )
         preferred = np.zeros(self.max_batch_size + 1, dtype=np.bool_)
         preferred[list(self.preferred_batch_sizes) or [self.max_batch_size]] = True
-        return batcher.simulate(
-            np.ascontiguousarray(arrivals_s, dtype=float),
-            shapes,
-            service_s,
-            np.array(self.noise, dtype=float),
-            preferred,
-            self.instance_count,
-            self.max_queue_delay_s,
-            self.variable_shapes,
-            done_s,
-            counted_from,
-            late_after_s,
-            late_at_most,
-        )
+        waits = preferred, self.instance_count, self.max_queue_delay_s, self.variable_shapes
+        return batcher.simulate(arrivals_s, shapes, service_s, noise, *waits, *late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -197,7 +197,8 @@ def run_loops(
     loops = [saturate(1, LONE_S, seed)] if lone_s is None else []
     slowest_s = _slowest_s(loops[0]) if lone_s is None else lone_s
     for level, concurrency in enumerate(_crowds(instances, max_batch_size), start=1):
-        loops.append(saturate(concurrency, _level_s(slowest_s), seed + level))
+        level_s = min(max(LEVEL_S, LEVEL_EXECUTIONS * slowest_s), LEVEL_MAX_S)
+        loops.append(saturate(concurrency, level_s, seed + level))
         slowest_s = _slowest_s(loops[-1])
         if slowest_s > limit_s or not loops[-1].executed:
             break
@@ -231,17 +232,19 @@ def curve_from_loops(
     if not rows:
         raise NotMeasured("the server answered nothing, or has no table of the batch sizes that it executes")
     sizes, counts, seconds = (np.array(column) for column in zip(*rows, strict=True))
+    handover_s, noise = _one_by_one(crowds[0]) if instances == 1 else (None, NO_NOISE)
     if of_one is None:
         knots, means = never_falling(sizes, counts, seconds)
+        overhead_s = max(0.0, lone_latency_s(loops[0]) - _slowest_s(loops[0]))
     else:
         knots, means = _hindered(of_one, sizes, counts, seconds)
-    handover_s, noise = _one_by_one(crowds[0]) if instances == 1 else (None, NO_NOISE)
+        overhead_s = of_one.overhead_s
     return ServiceCurve(
         busy=instances,
         sizes=knots,
         seconds=means,
         handover_s=handover_s,
-        overhead_s=_overhead_s(loops[0]) if of_one is None else of_one.overhead_s,
+        overhead_s=overhead_s,
         noise=noise,
         let_through_per_s=max(answered_per_s(crowd.log) for crowd in crowds) or math.inf,
     )
@@ -257,10 +260,6 @@ def _crowds(instances: int, max_batch_size: int) -> Iterator[int]:
         yield concurrency
         concurrency *= GROWTH
     yield most
-
-
-def _level_s(slowest_s: float) -> float:
-    return min(max(LEVEL_S, LEVEL_EXECUTIONS * slowest_s), LEVEL_MAX_S)
 
 
 def _slowest_s(loop: ClosedLoop) -> float:
@@ -290,11 +289,6 @@ def answered_per_s(log: RequestLog) -> float:
     answered = ~log.failed
     took_ns = int(log.done_ns.max()) - int(log.sent_ns.min()) if answered.any() else 0
     return _NS_PER_S * int(answered.sum()) / took_ns if took_ns > 0 else 0.0
-
-
-def _overhead_s(lone: ClosedLoop) -> float:
-    """Return the mean time of one user's requests without their executions. Raises NotMeasured."""
-    return max(0.0, lone_latency_s(lone) - _slowest_s(lone))
 
 
 def lone_latency_s(lone: ClosedLoop) -> float:

@@ -8,7 +8,7 @@ factor of a kind is that of its windows which are not slow, and what is beyond t
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from search.records.run_files import SpeedsRecord, keep_speeds
 from search.simulator.replay import GRAIN_S, PAUSED, SLOW, slowdowns_by_grain, usual_slowdown, without_noise
 from search.simulator.surrogate import Kind, Surrogate
 from search.space import knobs_of
-from search.trials.bench import ObservedBench
+from search.trials.bench import ObservedBench, ObservedRun
 from search.trials.trial import Trial
 
 UNLUCKY = 0.02
@@ -65,9 +65,8 @@ class MachineSpeed:
                 found = np.log(slowdowns_by_grain(server, run.sent_s, run.taken_s))
             self._replayed.append((key, found))
         by_kind: dict[tuple[Kind, int], list[Floats]] = {}
-        for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True):
-            if factors is not None:
-                by_kind.setdefault(self.profile_of(run.config), []).append(factors)
+        for run, factors in self._known():
+            by_kind.setdefault(self.profile_of(run.config), []).append(factors)
         known = {kind: np.concatenate(each) for kind, each in by_kind.items()}
         self._usual = {kind: usual_slowdown(factors) for kind, factors in known.items()}
         for kind, factors in known.items():
@@ -76,13 +75,15 @@ class MachineSpeed:
                 slow = float(np.mean(np.concatenate(others) > math.log1p(SLOW))) if others else 0.0
                 if slow ** max(1.0, GRAIN_S * len(factors) / BLOCK_S) > UNLUCKY:
                     self._usual[kind] = 0.0
-        each = [
-            factors - self._usual[self.profile_of(run.config)]
-            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
-            if factors is not None
-        ]
+        each = [factors - self._usual[self.profile_of(run.config)] for run, factors in self._known()]
         self._slowdowns = without_noise(np.concatenate(each)) if each else np.zeros(0)
         return now
+
+    def _known(self) -> Iterator[tuple[ObservedRun, Floats]]:
+        """Yield the runs that could be replayed, with ln of their factors on execution times."""
+        for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True):
+            if factors is not None:
+                yield run, factors
 
     @property
     def slowdowns(self) -> Floats:
@@ -98,13 +99,8 @@ class MachineSpeed:
     def keep(self, directory: Path) -> None:
         """Append the speed in each second of each run to the file of a run's directory. Raises OSError."""
         self.look()
-        seen = [
-            (run, len(its))
-            for run, (_, its) in zip(self.bench.runs, self._replayed, strict=True)
-            if its is not None
-        ]
-        ends = np.cumsum([grains for _, grains in seen])
-        for (run, _), slowdowns in zip(seen, np.split(self._slowdowns, ends), strict=False):
+        ends = np.cumsum([len(factors) for _, factors in self._known()])
+        for (run, _), slowdowns in zip(self._known(), np.split(self._slowdowns, ends), strict=False):
             if run.began_unix_s is not None:
                 seconds = np.split(np.exp(-slowdowns), range(GRAINS_A_SECOND, len(slowdowns), GRAINS_A_SECOND))
                 speeds = tuple(round(float(one.mean()), 3) for one in seconds)
@@ -134,8 +130,8 @@ class MachineSpeed:
         usual = self._usual.get(self.profile_of(trial.served), 0.0)
         own = [
             float(factors[factors < math.log(0.99 * PAUSED)].max(initial=usual)) - usual
-            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
-            if run.config == trial.served and factors is not None
+            for run, factors in self._known()
+            if run.config == trial.served
         ][: trial.probes]
         return max([0.0, *own])
 
