@@ -35,11 +35,6 @@ def _console(progress: bool | None) -> SafeConsole:
     return SafeConsole(file=io.StringIO(), quiet=True, force_terminal=False)
 
 
-def _finish_never(_: object) -> nullcontext[Callable[[], bool]]:
-    """Watch for no signal: Ctrl-C raises KeyboardInterrupt in the main thread, as in any Python."""
-    return nullcontext(lambda: False)
-
-
 _ONE_RUN = threading.Lock()
 """A run restricts the GPUs of its process, and has its log."""
 
@@ -150,7 +145,8 @@ def load_tested(arguments: Mapping[str, object], progress: bool | None) -> Resul
             order,
             [*(Note(text=text) for text in assumed), *notes],
             console=_console(progress),
-            heeding=_finish_never,
+            # No signal is watched for: Ctrl-C raises KeyboardInterrupt in the main thread, as in any Python.
+            heeding=lambda _: nullcontext(lambda: False),
             web_port=options.web_port if options.web else None,
         )
         found = Result(**dict(record))
