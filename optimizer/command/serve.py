@@ -35,7 +35,9 @@ from search.records.run_files import RUN_FILE, named_run, read_outcome, read_rec
 def serve_run(given: ServeOptions) -> None:
     """Serve the repository of a run, and print its address on stdout. Returns after Ctrl-C or SIGTERM."""
     directory, server, port = named_run(given.run), given.server, given.port
-    repository = _repository(directory, server)
+    # The repository in a run or bundle that this kind of server can serve; else the folder itself.
+    folders = (REPOSITORY,) if server == "embedded" else (NATIVE_REPOSITORY, REPOSITORY)
+    repository = next((directory / name for name in folders if (directory / name).is_dir()), directory)
     found, config = _answer(directory, is_served=repository != directory), None
     with suppress(BadInput):  # a bundle, a repository, or a run of another version
         config = saved_config(directory)
@@ -112,12 +114,6 @@ def load_test_of(
     more = " --shared-memory system" if shares else ""
     more += "" if data is None else f" --input-data {quote(str(data))}"
     return f"loadtest {urls['http']} --model {quote(name)} {rate} {limits}{more}"
-
-
-def _repository(directory: Path, server: str) -> Path:
-    """Return the repository in a run or bundle that this kind of server can serve; else the folder itself."""
-    folders = (REPOSITORY,) if server == "embedded" else (NATIVE_REPOSITORY, REPOSITORY)
-    return next((directory / name for name in folders if (directory / name).is_dir()), directory)
 
 
 def restore_servers(given: RestoreOptions) -> None:

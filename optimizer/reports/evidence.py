@@ -53,11 +53,6 @@ class Evidence:
     speeds: tuple[SpeedsRecord, ...] = ()
     predictions: tuple[PredictedRecord, ...] = ()
 
-    @property
-    def baseline(self) -> TrialRecord | None:
-        """Triton's default configuration if it is not the winner."""
-        return None if self.found is None else default_of(self.found)
-
     def words(self, config: ConfigRecord) -> str:
         """Return a configuration in words."""
         return record_text(config, on_gpu=self.found is not None and bool(self.found.machine.gpus))
@@ -82,19 +77,14 @@ def compared_at_one_rate(found: RecommendationRecord) -> list[tuple[TrialRecord,
 
 def read_evidence(directory: Path) -> Evidence:
     """Read the files of `directory`. Raises BadInput if it is no run, or its files are damaged."""
-    has_config = (directory / RUN_FILE).is_file()
-    config = saved_config(directory) if has_config else None
+    config = saved_config(directory) if (directory / RUN_FILE).is_file() else None
     trials = read_trials(directory)
     ended = read_outcome(directory) if (directory / RECOMMENDATION_FILE).is_file() else None
-    if isinstance(ended, RecommendationRecord):
-        found: RecommendationRecord | None = ended
-        slo, name = ended.slo, ended.model.name
-    elif config is not None:
-        found, slo = None, slo_of(config)
-        name = stem_of(config.model)
-    else:
+    if isinstance(ended, RecommendationRecord) or config is None:
         found = read_recommendation(directory)
         slo, name = found.slo, found.model.name
+    else:
+        found, slo, name = None, slo_of(config), stem_of(config.model)
     return Evidence(
         directory=directory,
         model_name=name,

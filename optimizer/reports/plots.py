@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from loadgen.records.formats import format_rate, format_seconds
 from loadgen.reports.kit import Data, Plot
-from optimizer.reports.evidence import Evidence, compared_at_one_rate
+from optimizer.reports.evidence import Evidence, compared_at_one_rate, default_of
 from search.answer.explain import rate_steps
 from search.labels import baseline_name
 from search.records.recommendation import RecommendationRecord
@@ -104,12 +104,13 @@ def rates(evidence: Evidence) -> Plot | None:
     runs = [run for run in _load_runs(evidence) if run["ms"] and run["decided"] != "not trusted"]
     if not runs and not certified:
         return None
+    first = evidence.slo.first
     return "rates", {
         "curves": curves,
         "runs": runs,
         "certified": certified,
-        "limits": _limits(evidence),
-        "quantile": evidence.slo.first.name,
+        "limits": [{"ms": first.limit_ms, "name": f"limit {first.limit_ms:g} ms"}],
+        "quantile": first.name,
     }
 
 
@@ -154,11 +155,6 @@ def configurations(evidence: Evidence) -> Plot | None:
     return ("configurations", {"cells": shown}) if len(shown) > 1 else None
 
 
-def _limits(evidence: Evidence) -> list[Data]:
-    first = evidence.slo.first
-    return [{"ms": first.limit_ms, "name": f"limit {first.limit_ms:g} ms"}]
-
-
 def stages(found: RecommendationRecord) -> Plot | None:
     """The mean ms of a request in each stage, of the recommendation and of the default if both can be compared."""
     roles = (WINNER, baseline_name(found.winner.config))
@@ -201,8 +197,8 @@ def replicas(evidence: Evidence) -> Plot | None:
 def _pair(evidence: Evidence) -> Iterator[tuple[str, TrialRecord]]:
     if evidence.found is not None:
         yield WINNER, evidence.found.winner
-    if evidence.baseline is not None:
-        yield baseline_name(evidence.baseline.config), evidence.baseline
+        if (default := default_of(evidence.found)) is not None:
+            yield baseline_name(default.config), default
 
 
 def _named(evidence: Evidence, trial: TrialRecord) -> Data:

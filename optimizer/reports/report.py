@@ -56,11 +56,12 @@ def report_of(evidence: Evidence) -> Report:
     """Return the report of a run, for the page and for Markdown."""
     found, outcome = evidence.found, evidence.outcome
     headline = f"No configuration is certified for {text.limits_text(evidence.slo)}"
-    lead = [_why_nothing(evidence)]
-    if found is not None:
-        headline, lead = text.headline(found), [*text.lead(found)]
+    lead = [f"The run has not ended. Go on with optimize --resume {evidence.directory}"]
+    if outcome is not None:
+        lead = [f"{outcome.status_reason} {outcome.advice}".strip()]
     subject = [evidence.model_name]
     if found is not None:
+        headline, lead = text.headline(found), [*text.lead(found)]
         subject.append(", ".join(found.machine.gpus) or found.machine.cpu)
     if outcome is not None:
         subject.append(outcome.created_at[:10])
@@ -76,12 +77,6 @@ def report_of(evidence: Evidence) -> Report:
         sections=list(_sections(evidence)),
         footer="tritune" if outcome is None else f"tritune {outcome.tritune_version}",
     )
-
-
-def _why_nothing(evidence: Evidence) -> str:
-    if evidence.outcome is not None:
-        return f"{evidence.outcome.status_reason} {evidence.outcome.advice}".strip()
-    return f"The run has not ended. Go on with optimize --resume {evidence.directory}"
 
 
 def _sections(evidence: Evidence) -> Iterator[Section]:

@@ -42,7 +42,6 @@ from search.records.recommendation import (
 )
 from search.records.run_files import RECOMMENDATION_FILE, read_trials, recommendation_if_any
 from search.simulator.surrogate import engine_alone_per_s
-from search.trials.trial import Trial
 from search.workload import Workload
 
 REPOSITORY = "model_repository"
@@ -82,6 +81,8 @@ def recommendation_record(
     """Return the content of `recommendation.json`. `seconds` says where the time of the whole run went."""
     conclusion, served = result.conclusion, result.winner.served
     changes = (line for model in served.models for line in _changed_lines(model, config.model_config_name))
+    per_s = engine_alone_per_s(served.engine, limit_ms=config.limits[0].limit_ms)
+    rows = config.client_batch if served.engine.batched else 1
     return RecommendationRecord(
         tritune_version=version("tritune"),
         created_at=_now(),
@@ -109,7 +110,7 @@ def recommendation_record(
         repository=REPOSITORY,
         config_diff=None if served.engine.own is None else "".join(changes),
         accuracy=prepared.accuracy,
-        standalone_per_s=_standalone_per_s(config, result.winner),
+        standalone_per_s=per_s / rows or None,
         let_through=front_ends,
         time_use=time_use,
     )
@@ -125,12 +126,6 @@ def _changed_lines(config: ServingConfig, name: str | None) -> Iterator[str]:
     path = config_file(own.folder, name).relative_to(own.folder.parent)
     for line in unified_diff(before, after, f"a/{path}" if before else "/dev/null", f"b/{path}"):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-
-
-def _standalone_per_s(config: OptimizeConfig, winner: Trial) -> float | None:
-    per_s = engine_alone_per_s(winner.served.engine, limit_ms=config.limits[0].limit_ms)
-    rows = config.client_batch if winner.served.engine.batched else 1
-    return per_s / rows or None
 
 
 def _now() -> str:
@@ -220,16 +215,14 @@ def _runtime(config: OptimizeConfig, result: SearchResult, triton_version: str |
 
 def machine_record(machine: Hardware) -> MachineRecord:
     """Return the machine with the versions of our packages on it."""
+    versions = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
     return MachineRecord(
         cpu=machine.cpu,
         cores=machine.logical_cores,
         memory_bytes=machine.memory_bytes,
         gpus=tuple(gpu.name for gpu in machine.gpus),
-        versions=dict(_versions()),
+        versions=versions,
     )
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            yield package, version(package)

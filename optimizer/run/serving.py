@@ -45,29 +45,21 @@ most, for what the fastest engine could answer: on 16 cores four processes were 
 second each (18 ms, p99 of the send lag), and with 0.5 GB/s each of images over gRPC (11 ms)."""
 
 
-def check_server(config: OptimizeConfig) -> None:
-    """Raise UserError if the server is not installed, or if the embedded one does not start or run models.
-
-    Other kinds bring a runtime along.
-    """
-    with explained():
-        check_launcher(config.server)
-    if config.server == "embedded":
-        with explained(), scratch_folder("probe", config.output) as scratch:
-            check_runs_models(ServerOptions(run_dir=config.output, scratch_dir=scratch))
-
-
 def checked_inputs(config: OptimizeConfig, inputs: Inputs, on_event: OnEvent) -> Inputs:
-    """Return the inputs, exported if they have to be while the server is checked. Raises UserError.
+    """Return the inputs, exported if they have to be while the server is checked.
 
-    A server of the user's own models is checked where it completes their configurations.
+    A server of the user's own models is checked where it completes their configurations. Raises UserError if the
+    server is not installed, or if the embedded one does not start or run models: others bring a runtime along.
     """
     if config.repository is not None:
         return inputs
     with threads(1) as pool:
         exporting = pool.submit(exported, config, inputs, on_event=on_event)
-        with timed_step(on_event, "check of the server"):
-            check_server(config)
+        with timed_step(on_event, "check of the server"), explained():
+            check_launcher(config.server)
+            if config.server == "embedded":
+                with scratch_folder("probe", config.output) as scratch:
+                    check_runs_models(ServerOptions(run_dir=config.output, scratch_dir=scratch))
         return exporting.result()
 
 

@@ -53,6 +53,9 @@ def own_space(
         )
         for member in called
     )
+    if engines[0].is_ensemble:  # of its own, nothing is varied
+        own = {"engine", *KNOBS} - {*MEMBER_KNOBS}
+        wanted = Restriction(excluded=tuple(one for one in wanted.excluded if one[0] in own))
     return space_of(
         config,
         machine,
@@ -60,7 +63,7 @@ def own_space(
         largest_batch(engines[0], config),
         members=members,
         as_it_is=engines[0].is_ensemble,
-        restriction=_without_knobs_of_members(wanted) if engines[0].is_ensemble else wanted,
+        restriction=wanted,
         on_event=on_event,
     )
 
@@ -80,9 +83,12 @@ def space_of(
 
     `as_it_is`: nothing of them is varied, so that nothing can be excluded either.
     """
+    on_gpu = any(engine.device == "gpu" for engine in engines)
+    # All instances share the machine's memory, or the GPU's if that is less and engines use it.
+    gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus[:1] if on_gpu and gpu.memory_bytes is not None]
     space = search_space(
         engines,
-        MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines)),
+        MachineLimits(cores=machine.logical_cores, memory_bytes=min([machine.memory_bytes, *gpu_bytes])),
         limit_ms=config.limits[0].limit_ms,
         rows_per_request=config.client_batch if all(engine.batched for engine in engines) else 1,
         largest_batch=largest_batch,
@@ -107,12 +113,6 @@ def space_of(
         text = f"--exclude {unknown} excludes nothing of {space.name}, which is not tried with it in any case."
         on_event(events.Note(text=text, warning=True))
     return restricted(space, wanted)
-
-
-def _without_knobs_of_members(wanted: Restriction) -> Restriction:
-    """Return what is excluded of an ensemble alone: of its own, nothing is varied."""
-    own = {"engine", *KNOBS} - {*MEMBER_KNOBS}
-    return Restriction(excluded=tuple(one for one in wanted.excluded if one[0] in own))
 
 
 def _with_start(space: SearchSpace, config: OptimizeConfig, path: Path, on_event: OnEvent) -> SearchSpace:
@@ -144,13 +144,6 @@ def _restriction_of(config: OptimizeConfig) -> Restriction:
     }
     values = {knob: numbers for knob, numbers in given.items() if numbers is not None}
     return Restriction(values=values, excluded=config.excluded)
-
-
-def _serving_memory(machine: Hardware, engines: tuple[Engine, ...]) -> int:
-    """Return the bytes that all instances share: the machine's memory, or the GPU's if less and engines use it."""
-    on_gpu = any(engine.device == "gpu" for engine in engines)
-    gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus[:1] if on_gpu and gpu.memory_bytes is not None]
-    return min([machine.memory_bytes, *gpu_bytes])
 
 
 def largest_batch(engine: Engine, config: OptimizeConfig) -> int:

@@ -123,16 +123,6 @@ def worker_arguments(config: OptimizeConfig, **more: Any) -> list[str]:
     return found
 
 
-def _variants(prepared: Prepared) -> list[str]:
-    """Return the precisions to make of the model; the engine of the unchanged one has the model's own format."""
-    names = [engine.precision for engine in prepared.engines]
-    if "fp32" in names:
-        return names
-    assert prepared.source is not None
-    given = number_format(prepared.source.graph.proto)
-    return ["fp32" if name == given else name for name in names]
-
-
 class WorkerJob(Record):
     """All that a worker needs before it can measure, besides the files that its command line names."""
 
@@ -156,7 +146,10 @@ _CONFIG = TypeAdapter(OptimizeConfig)
 def job_of(config: OptimizeConfig, prepared: Prepared) -> WorkerJob:
     """Return the job for workers on the same hardware."""
     assert prepared.source is not None
-    precisions = list(dict.fromkeys(_variants(prepared)))
+    precisions = list(dict.fromkeys(engine.precision for engine in prepared.engines))
+    if "fp32" not in precisions:  # the engine of the unchanged model has the model's own format
+        given = number_format(prepared.source.graph.proto)
+        precisions = ["fp32" if name == given else name for name in precisions]
     return WorkerJob(
         run=f"{config.output} on {socket.gethostname()}",
         model_sha256=prepared.source.sha256,
