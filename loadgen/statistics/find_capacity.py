@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from statistics import NormalDist
@@ -59,6 +59,7 @@ def find_capacity(
     limits: tuple[LatencyLimit, ...],
     budget_s: float,
     seed: int,
+    before: Sequence[ProbeResult] = (),
     start_rate_per_s: float | None = None,
     alone_ms: float = 0.0,
     give_up_below_per_s: float | None = None,
@@ -70,8 +71,11 @@ def find_capacity(
 
     `start_rate_per_s` is a guess of the capacity; without it, or if one user's requests take `alone_ms`, over the
     limit, the first probe sends requests that hardly queue. `give_up_below_per_s`, the rate to beat, is probed
-    first. `stop` is called between and within probes. All `limits` have to be met.
+    first. If there were runs `before`, which the budget does not count, the search goes on from those in which the
+    client was in time, unless all were overloaded: under a tight limit the capacity may be far below what is
+    answered then. `stop` is called between and within probes. All `limits` have to be met.
     """
+    in_time = tuple(one for one in before if not one.problems)
     search = _Search(
         measure=measure,
         limits=limits,
@@ -82,9 +86,11 @@ def find_capacity(
         resolution=resolution,
         stop=stop,
         on_probe=on_probe,
+        before=() if all(one.overloaded for one in in_time) else in_time,
     )
-    guess = start_rate_per_s if alone_ms <= search.limit_ms else None
-    search.probe(give_up_below_per_s or guess or search.lone_rate_per_s)
+    if not search.before:
+        guess = start_rate_per_s if alone_ms <= search.limit_ms else None
+        search.probe(give_up_below_per_s or guess or search.lone_rate_per_s)
     while (answer := search.answer()) is None:
         search.probe(search.next_rate())
     return answer
@@ -101,6 +107,7 @@ class _Search:
     resolution: float
     stop: Callable[[], bool]
     on_probe: Callable[[ProbeResult], object]
+    before: tuple[ProbeResult, ...] = ()
     seen: list[ProbeResult] = field(default_factory=list)
     _known: tuple[int, Capacity] | None = None
 
@@ -120,7 +127,7 @@ class _Search:
 
     @property
     def trusted(self) -> list[ProbeResult]:
-        return [seen for seen in self.seen if not seen.problems]
+        return [*self.before, *(seen for seen in self.seen if not seen.problems)]
 
     @property
     def counted(self) -> list[ProbeResult]:
@@ -135,7 +142,7 @@ class _Search:
         Without any other guess, it is about what one user at a time gets.
         """
         if self._known is None or self._known[0] != len(self.seen):
-            first = self.seen[0]
+            first = (*self.before, *self.seen)[0]
             alone_per_s = 1000 / first.median_ms if 0 < first.median_ms < math.inf else 0.0
             guess = first.rate_per_s if first.rate_per_s > 1.001 * self.lone_rate_per_s else alone_per_s
             prior = Capacity.guessed(max(guess, first.rate_per_s), first.verdict.limit.limit_ms / 1e3)
@@ -163,7 +170,7 @@ class _Search:
 
     def next_rate(self) -> float:
         """Return the median of what is known, where a run tells most."""
-        if self.seen[-1].problems:
+        if self.seen and self.seen[-1].problems:
             return self.seen[-1].rate_per_s
         busier = self._busier_per_s() if self._too_slow() and not any(seen.met for seen in self.trusted) else None
         return busier or max(self.known.quantile(0.5), self.lone_rate_per_s)
@@ -254,7 +261,7 @@ class _Search:
             lower_per_s=lower,
             upper_per_s=upper,
             lone_latency_ms=none_if_not_finite(lone[-1].median_ms) if lone else None,
-            probes=tuple(self.seen),
+            probes=(*self.before, *self.seen),
             load_s=sum(seen.load_s for seen in self.seen),
             known=known,
         )

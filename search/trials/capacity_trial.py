@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -44,16 +44,21 @@ STATE_OF: Mapping[str, TrialState] = {"found": "complete", "too_slow": "infeasib
 
 
 def run_capacity_trial(
-    context: TrialContext, config: ServingConfig, number: int, *, most_s: float = math.inf, runs_before: int = 0
+    context: TrialContext,
+    config: ServingConfig,
+    number: int,
+    *,
+    most_s: float = math.inf,
+    before: Sequence[ProbeResult] = (),
 ) -> Trial | None:
     """Return the finished trial after at most `most_s` of load; None if it was stopped before it had a result.
 
-    `runs_before` counts the load runs that the trial has made already: those that follow get seeds of their own.
+    The search goes on from the runs that the trial made already, `before`; those that follow get their own seeds.
     """
     bench, slo, seed, stop = context.bench, context.slo, context.seed, context.stop
     budget_s = min(context.budget.first_trial_s(), most_s)  # without the time for loading
     best_per_s = context.best_per_s() if context.objective.by_rate else None
-    before = replace(bench.spent)
+    spent_before = replace(bench.spent)
     measured: list[tuple[ProbeResult, MeasurementRecord | None]] = []
     load_runs: list[LoadRunRecord] = []
     sent: list[tuple[Probe, int]] = []  # the run that is not evaluated yet, and its seed
@@ -73,12 +78,13 @@ def run_capacity_trial(
     beat = None if best_per_s is None else best_per_s * WORTH_BEATING_BY
     try:
         bench.load(config)
-        known = beat is not None or runs_before > 0  # what the limit allows
+        known = beat is not None or bool(before)  # what the limit allows
         estimate = find_capacity(
             measure,
             limits=slo.tested,
             budget_s=budget_s,
-            seed=context.seed_of(number, runs_before),
+            seed=context.seed_of(number, len(before)),
+            before=before,
             start_rate_per_s=_guess_per_s(context, config),
             alone_ms=0.0 if known else _alone_ms(bench, config, seed=context.seed_of(number, 0)),
             give_up_below_per_s=beat,
@@ -96,7 +102,7 @@ def run_capacity_trial(
             config,
             "failed",
             failure.reason,
-            spent=bench.spent.since(before),
+            spent=bench.spent.since(spent_before),
             load_runs=load_runs,
             measurement=_best_measurement(measured),
         )
@@ -108,7 +114,7 @@ def run_capacity_trial(
         config,
         STATE_OF.get(estimate.outcome, "failed"),
         estimate.reason,
-        spent=bench.spent.since(before),
+        spent=bench.spent.since(spent_before),
         load_runs=load_runs,
         rate_at_limit_per_s=_rate_known(estimate),
         rate_low_per_s=estimate.lower_per_s,

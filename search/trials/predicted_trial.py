@@ -38,8 +38,8 @@ MAX_RUNS = 4
 """A trial makes at most this many runs, each because it contradicts the one before."""
 
 LATE_STEP, MAX_LATE = 0.5, 4
-"""If the client is late twice at one rate, half of it is tried: it or the front end cannot carry more. After four
-such runs the cause is not the rate."""
+"""If the client is late twice at one rate, half of it is tried, or what closed loops got through if that is less:
+it or the front end cannot carry more. After four such runs the cause is not the rate."""
 
 MAX_LOAD_S = 12.0
 """A trial starts no further run after 12 s of load: on a machine with unstable speed each run contradicts the one
@@ -87,6 +87,7 @@ class Verification:
     server: Simulated
     once: bool = False
     _runs: list[LoadRunRecord] = field(default_factory=list)
+    _seen: list[ProbeResult] = field(default_factory=list)
     _client_problems: list[tuple[str, ...]] = field(default_factory=list)
     _late_per_s: float = math.inf
     """The lowest rate at which the client was late: at the first twice, as once may be a disturbance."""
@@ -96,8 +97,8 @@ class Verification:
     def trial(self, config: ServingConfig, number: int, predicted_per_s: float) -> Trial | None:
         """Return the finished trial; None if it was stopped before it had a result.
 
-        If the replay has no result (failures, executions unlike the profile), a capacity search follows. A client
-        that is late at the lowest rate too fails the trial.
+        If the replay has no result (failures, executions unlike the profile), a capacity search goes on from what
+        the runs showed. A client that is late at the lowest rate too fails the trial.
         """
         bench = self.context.bench
         before = replace(bench.spent)
@@ -115,7 +116,7 @@ class Verification:
             return self._failed(number, config, self._client_problems[-1][0], bench.spent.since(before))
         if found is None or self._replay is None:
             most_s = BASELINE_CAPACITY_S if self.once else math.inf
-            trial = run_capacity_trial(self.context, config, number, most_s=most_s, runs_before=len(self._runs))
+            trial = run_capacity_trial(self.context, config, number, most_s=most_s, before=self._seen)
             return None if trial is None else self._with_my_runs(trial, bench.spent.since(before))
         rate_per_s, error = found.quantile(0.5), found.error
         low_per_s, high_per_s = bounds(rate_per_s, error)
@@ -160,7 +161,7 @@ class Verification:
         known = Capacity.guessed(predicted_per_s, self.context.slo.first.limit_s)
         found = self._run_and_replay(number, rate, known)
         while self._late_per_s == rate and len(self._runs) < MAX_LATE and not self.context.stop():
-            known, rate = known.bounded(rate), rate * LATE_STEP
+            known, rate = known.bounded(rate), min(rate * LATE_STEP, let_through_per_s)
             found = self._run_and_replay(number, rate, known)
         while found is not None and not self.once:
             known, median_per_s = found, found.quantile(0.5)
@@ -181,10 +182,10 @@ class Verification:
         return any(run.trusted and run.met for run in self._runs)
 
     def _may_run_again(self) -> bool:
-        in_time = [run for run, late in zip(self._runs, self._client_problems, strict=True) if not late]
+        in_time = [run for run, late in zip(self._seen, self._client_problems, strict=True) if not late]
         if self.context.budget.search_left_s() < MIN_REPLAY_S or self.context.stop():
             return False
-        spent_s = sum(run.seconds or 0.0 for run in in_time)
+        spent_s = sum(run.load_s for run in in_time)
         return len(in_time) < MAX_RUNS and len(self._runs) < MAX_RUNS + MAX_LATE and spent_s < MAX_LOAD_S
 
     def _run_and_replay(self, number: int, rate_per_s: float, known: Capacity) -> Capacity | None:
@@ -225,6 +226,7 @@ class Verification:
     def _run_load(self, number: int, rate_per_s: float, seconds: float) -> tuple[Probe, ProbeResult]:
         probe, seen, seed = run_load(self.context, rate_per_s, seconds, number=number, repeat=len(self._runs))
         self._runs.append(load_run_of(seen, probe, self.context.slo.tested, seed=seed))
+        self._seen.append(seen)
         self._client_problems.append(probe.problems)
         emit_probed(self.context.on_event, number, seen, met=seen.met)
         return probe, seen

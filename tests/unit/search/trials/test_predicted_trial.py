@@ -146,13 +146,25 @@ def test_the_first_run_is_no_higher_than_what_closed_loops_got_through(tmp_path:
     assert 150.0 < trial.rate_at_limit_per_s < 220.0
 
 
-def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_arrivals(tmp_path: Path) -> None:
+def test_a_client_that_is_late_is_next_sent_what_closed_loops_got_through(tmp_path: Path) -> None:
+    bench = BusyClientBench(service_s=service_s, front_per_s=330.0)
+    trial = tried(tmp_path, bench, replace(server(), let_through_per_s=320.0), 900.0)
+    late, again, first_in_time = trial.load_runs[:3]
+    assert late.problems
+    assert again.rate_per_s == late.rate_per_s
+    assert first_in_time.rate_per_s == pytest.approx(320.0)
+
+
+def test_a_trial_that_no_replay_explains_goes_on_from_what_its_runs_showed(tmp_path: Path) -> None:
     bench = SimulatedBench(service_s=lambda config, size: 10 * service_s(config, size), limit_ms=500.0)
     trial = tried(tmp_path, bench, server(), 20.0)
     assert trial.state == "complete"
     seeds = [run.seed for run in trial.load_runs]
     assert len(seeds) == trial.probes > 2
     assert len(set(seeds)) == len(seeds)
+    first, *others = [run.rate_per_s for run in trial.load_runs]
+    assert trial.load_runs[0].met
+    assert min(others) > first
 
 
 @dataclass
