@@ -17,7 +17,7 @@ from model_repo.errors import LauncherMissing, ServerError, install_command
 from model_repo.server.options import ServerOptions
 from model_repo.server.python_home import misread_numpy
 from model_repo.server.triton import PackagesMissing, check_runs_models
-from optimizer.machine.hardware import Hardware, hardware
+from optimizer.machine.hardware import BYTES_AN_ANSWER, ROOM_SETTING, Hardware, answers_kept, hardware
 from optimizer.machine.stalls import COUNTS_MS, measure_stalls
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ TENSORRT = {
 ASK_TIMEOUT_S = 10.0
 START_TIMEOUT_S = 60.0
 WATCHED_S = 1.0
-ROOM_SETTING = "net.core.wmem_default"
-BYTES_AN_ANSWER = 768  # Linux counts these for the smallest message on a socket between threads
 ENOUGH_ROOM_BYTES = 8 * 2**20
 
 
@@ -221,12 +219,11 @@ def _docker() -> Check:
 def _http_answers(root: Path = Path("/")) -> Check:
     """Check how many responses Triton's HTTP front end keeps for one of its threads; see docs/adr/0009."""
     name = "Triton over HTTP"
-    try:
-        room_bytes = int((root / "proc/sys" / ROOM_SETTING.replace(".", "/")).read_text())
-    except (OSError, ValueError):
+    kept = answers_kept(root)
+    if kept is None:
         return Check(name=name, state="unknown", found=f"{ROOM_SETTING} cannot be read")
-    found = f"each of its threads buffers {room_bytes // BYTES_AN_ANSWER:,} responses, and loses any more"
-    if room_bytes >= ENOUGH_ROOM_BYTES:
+    found = f"each of its threads buffers {kept:,} responses, and loses any more"
+    if kept >= ENOUGH_ROOM_BYTES // BYTES_AN_ANSWER:
         return Check(name=name, state="ok", found=found)
     hint = (
         f"for hundreds of connections: sysctl -w {ROOM_SETTING}={ENOUGH_ROOM_BYTES}, before a server starts, "

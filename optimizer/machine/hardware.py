@@ -87,6 +87,19 @@ def machine_of(found: Hardware) -> Machine:
     )
 
 
+ROOM_SETTING = "net.core.wmem_default"
+BYTES_AN_ANSWER = 768  # Linux counts these for the smallest message on a socket between threads
+
+
+def answers_kept(root: Path = Path("/")) -> int | None:
+    """Return how many answers Triton's HTTP front end keeps for a thread, before it loses any: docs/adr/0009.
+
+    None if the setting cannot be read.
+    """
+    room_bytes = text_of(root / "proc/sys" / ROOM_SETTING.replace(".", "/")).strip()
+    return int(room_bytes) // BYTES_AN_ANSWER if room_bytes.isdigit() else None
+
+
 def _processors(root: Path, cpus: set[int]) -> tuple[str, int | None]:
     """Return the processor's name and the number of cores of `cpus`; None if the kernel does not report it."""
     name, cores = "unknown processor", set()

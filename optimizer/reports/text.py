@@ -46,10 +46,12 @@ def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
     """
     through = found.let_through
     if through is not None and through.better is not None:
-        loops = {"HTTP": through.http, "gRPC": through.grpc}
-        both = sorted((geometric_mean(rates), name) for name, rates in loops.items())
+        names = {"http": "HTTP", "grpc": "gRPC"}
+        both = sorted((geometric_mean(rates), names[protocol]) for protocol, rates in through.usable.items())
         (less, worse), (most, better) = ((f"about {float(f'{per_s:.2g}'):,.0f}/s", name) for per_s, name in both)
-        yield f"Over {better}, which lets {most} through; over {worse} {less}."
+        loses = through.usable["http"] != through.http and worse == "HTTP"
+        above = ", above which Triton may lose answers" if loses else ""
+        yield f"Over {better}, which lets {most} through; over {worse} {less}{above}."
     mine, other, unit = OBJECTIVES.get(found.objective.name, Objective).figures(found)
     baseline, default = found.baseline, baseline_words(found.winner.config)
     if baseline is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,12 +11,13 @@ from loadgen.files import write_atomically
 from loadgen.processes import scratch_folder
 from loadgen.spec.plan import ClosedLoopPlan
 from loadgen.spec.target import Target
-from model_repo.errors import ServerError
+from model_repo.errors import ModelLoadFailed, ServerError
 from model_repo.repository.write import write_repository
 from model_repo.server.hosts import serve_repository
 from model_repo.server.triton import with_usable_runtime
-from model_repo.spec import Protocol
+from model_repo.spec import Protocol, ServingConfig
 from optimizer.config import OptimizeConfig
+from optimizer.machine.hardware import answers_kept
 from optimizer.run.prepare import Prepared
 from optimizer.run.serving import load_generator, server_options
 from optimizer.run.workload_inputs import payload_of
@@ -25,6 +27,8 @@ from search.simulator.service_times import answered_per_s
 from search.simulator.surrogate import kinds_to_profile
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
+
+log = logging.getLogger("tritune.front_ends")
 
 FRONT_ENDS_FILE = "front_ends.jsonl"
 
@@ -58,12 +62,24 @@ def with_protocol(
 def measure_front_ends(config: OptimizeConfig, prepared: Prepared) -> FrontEndsRecord | None:
     """Return what HTTP and gRPC let through; None if a loop gets no answer.
 
-    A server of its own answers both, with the kind of configuration that is profiled first. Users are added until
-    HTTP lets no more through, or the mean latency exceeds the limit. Raises ServerError and LoadError.
+    A server of its own answers both, with the first kind in the order of profiling whose engine loads. Raises
+    ServerError and LoadError.
     """
     space, limit_ms = prepared.space, config.limits[0].limit_ms
-    first = space.spread(1.0, None) if space.members else kinds_to_profile(space, limit_ms=limit_ms)[0]
-    served = space.config(first)
+    points = [space.spread(1.0, None)] if space.members else kinds_to_profile(space, limit_ms=limit_ms)
+    kinds = {(one["engine"], one.get("cuda_graphs")): one for one in reversed(points)}
+    *others, last = [one for one in points if one in kinds.values()]
+    for knobs in others:
+        try:
+            return _measured(config, prepared, space.config(knobs))
+        except ModelLoadFailed as failure:
+            log.warning("%s", failure)
+    return _measured(config, prepared, space.config(last))
+
+
+def _measured(config: OptimizeConfig, prepared: Prepared, served: ServingConfig) -> FrontEndsRecord | None:
+    """Add users until HTTP lets no more through, or the mean latency exceeds the limit; then compare in turns."""
+    enough_per_s = 1000 / config.limits[0].limit_ms  # of each user
     with scratch_folder("front-ends", config.output) as scratch, load_generator(config, prepared) as generator:
         options = server_options(config, scratch, gpu=bool(prepared.machine.gpus))
         options = with_usable_runtime(replace(options, http_port=None, grpc_port=None, exit_grace_s=0.0))
@@ -76,10 +92,13 @@ def measure_front_ends(config: OptimizeConfig, prepared: Prepared) -> FrontEndsR
                 return answered_per_s(generator.run(target, plan, payload=payload_of(config, served.engine)).log)
 
             users, before_per_s = FEWEST_USERS, 0.0
-            while (now_per_s := per_s("http", users)) > max(BETTER * before_per_s, 1000 * users / limit_ms):
+            while (now_per_s := per_s("http", users)) > max(BETTER * before_per_s, enough_per_s * users):
                 if users == MOST_USERS:
                     break
                 users, before_per_s = GROWTH * users, now_per_s
             loops = [(per_s("http", users), per_s("grpc", users)) for _ in range(1 + ROUNDS)]
     http, grpc = zip(*loops[1:], strict=True)
-    return FrontEndsRecord(http=http, grpc=grpc) if all((*http, *grpc)) else None
+    kept = answers_kept()
+    lost_from_per_s = None if kept is None else kept * enough_per_s
+    found = FrontEndsRecord(http=http, grpc=grpc, http_loses_from_per_s=lost_from_per_s)
+    return found if all((*http, *grpc)) else None

@@ -182,11 +182,21 @@ class FrontEndsRecord(Record):
 
     http: tuple[Rate, ...] = Field(min_length=2)
     grpc: tuple[Rate, ...] = Field(min_length=2)
+    http_loses_from_per_s: Rate | None = Field(
+        default=None,
+        description="In the time of the limit, more answers can wait than Triton keeps over HTTP: it loses them.",
+    )
+
+    @property
+    def usable(self) -> dict[Protocol, tuple[float, ...]]:
+        """What each protocol lets through without losing answers."""
+        most_per_s = self.http_loses_from_per_s or math.inf
+        return {"http": tuple(min(rate, most_per_s) for rate in self.http), "grpc": self.grpc}
 
     @property
     def better(self) -> Protocol | None:
         """The protocol that is better; None if neither is."""
-        gains = [math.log(grpc / http) for http, grpc in zip(self.http, self.grpc, strict=False)]
+        gains = [math.log(grpc / http) for http, grpc in zip(*self.usable.values(), strict=False)]
         sure = abs(mean(gains)) - 2 * stdev(gains) / math.sqrt(len(gains))
         return None if sure < math.log(BETTER) else "grpc" if mean(gains) > 0 else "http"
 

@@ -100,6 +100,12 @@ def reports(folder: Path) -> dict[str, Any]:
         "over HTTP": recommendation(
             let_through=FrontEndsRecord(http=(75_741.0, 76_000.0), grpc=(55_425.0, 56_000.0))
         ),
+        "HTTP may lose answers": recommendation(
+            workload=WorkloadRecord(protocol="grpc"),
+            let_through=FrontEndsRecord(
+                http=(56_000.0, 57_000.0), grpc=(64_000.0, 66_000.0), http_loses_from_per_s=27_700.0
+            ),
+        ),
         "neither protocol is better": recommendation(
             let_through=FrontEndsRecord(http=(700.0, 750.0), grpc=(710.0, 730.0))
         ),

@@ -51,6 +51,15 @@ def test_grpc_is_chosen_only_if_it_lets_clearly_more_through(
     assert chosen(tmp_path, found) == (expected, found)
 
 
+def test_http_counts_up_to_the_rate_from_which_it_may_lose_answers(tmp_path: Path) -> None:
+    grpc = (5150.0, 5350.0, 5250.0)
+    usable, lossy = (
+        FrontEndsRecord(http=HTTP, grpc=grpc, http_loses_from_per_s=most) for most in (5540.0, 2770.0)
+    )
+    assert chosen(tmp_path, usable) == ("http", usable)
+    assert chosen(tmp_path, lossy) == ("grpc", lossy)
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_resumed_run_keeps_its_protocol_and_what_was_measured(tmp_path: Path, protocol: Protocol) -> None:
     chosen(tmp_path, GRPC_BETTER)
