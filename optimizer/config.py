@@ -17,6 +17,7 @@ from loadgen.spec.units import memory_bytes, shapes_from_texts
 from model_repo.spec import ServerKind
 from optimizer import space_options
 from optimizer.accuracy.thresholds import AccuracyRule, accuracy_rule
+from optimizer.model.graph_inputs import InputType, input_types_from_texts
 from optimizer.model_source import repository_from_text, source_beside, source_from_text
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
@@ -39,9 +40,10 @@ def kept(text: str, metavar: str | None = None, *, unit: str | None = None, **re
     return option(text, metavar, unit=unit, absolute=True, **{"show": shown, **rest})
 
 
-MODEL, TRAFFIC, LIMIT, SEARCH, SERVER, MONEY, RUN = (
-    partial(kept, panel=panel) for panel in ("Model", "Traffic", "Limit", "Search", "Server", "Money", "Run")
+MODEL, TRAFFIC, LIMIT, SEARCH, SERVER, RUN = (
+    partial(kept, panel=panel) for panel in ("Model", "Traffic", "Limit", "Search", "Server", "Run")
 )
+MONEY = partial(kept, panel="Money", may_change=True)
 """Declare an option in a panel of `optimize --help`."""
 
 NUMBERS = partial(SEARCH, metavar="N1,N2|A:B", show=space_options.numbers_text)
@@ -105,6 +107,14 @@ class OptimizeConfig:
         parse=shapes_from_texts,
         show=lambda shapes: [f"{name}:{','.join(map(str, sizes))}" for name, sizes in shapes.items()],
         common=True,
+    )
+    input_types: dict[str, InputType] = MODEL(
+        "Type in requests of an fp32 input: `uint8` or `fp16`; `uint8:0.0039,0` has scale and offset. Repeatable.",
+        "NAME:TYPE",
+        default=(),
+        name="input_type",
+        parse=input_types_from_texts,
+        show=lambda types: [f"{name}:{one.text}" for name, one in types.items()],
     )
     input_data: Path | None = MODEL(
         "Real inputs for the load: .npz, .json, a folder with a file per input, or request lengths as .txt.",
@@ -256,23 +266,17 @@ class OptimizeConfig:
     )
     docker_image: str | None = SERVER("Image for `--server docker`.", "IMAGE")
     price_per_hour_usd: float | None = MONEY(
-        "Price of this machine per hour, in USD.", "USD", name="price_per_hour", positive=True, may_change=True
+        "Price of this machine per hour, in USD.", "USD", name="price_per_hour", positive=True
     )
-    price_file: Path | None = MONEY(
-        "Prices to use instead of the packaged ones.", "FILE", exists=True, may_change=True
-    )
+    price_file: Path | None = MONEY("Prices to use instead of the packaged ones.", "FILE", exists=True)
     price_term: Term = MONEY(
-        "Terms of the machine's price: `on-demand`, `spot`, `1-year` or `3-year`.",
-        "TERM",
-        default="on-demand",
-        may_change=True,
+        "Terms of the machine's price: `on-demand`, `spot`, `1-year` or `3-year`.", "TERM", default="on-demand"
     )
     rate_to_serve_per_s: float | None = MONEY(
         "Traffic to serve, in requests per second: the recommendation then has a number of replicas.",
         "PER_S",
         name="rate",
         positive=True,
-        may_change=True,
         common=True,
     )
     peak_rate_per_s: float | None = MONEY(
@@ -280,7 +284,6 @@ class OptimizeConfig:
         "PER_S",
         name="peak_rate",
         positive=True,
-        may_change=True,
     )
     output: Path = RUN(
         "Directory for the run's files. Default: runs/MODEL-TIME.", "DIR", default=..., show=None, common=True

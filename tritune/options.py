@@ -27,6 +27,7 @@ class OptimizeOptions(TypedDict, total=False):
     tune: Texts
     with_model: Texts
     shape: Texts
+    input_type: Texts
     input_data: File
     arrivals: str
     trace: File

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -14,8 +14,9 @@ from model_repo.spec import weights_name
 from optimizer.batching.proof import Disproved, check_runs_whole, prove_batching
 from optimizer.batching.rewrite import BATCH, free_batch
 from optimizer.errors import ShapeError, UnsupportedModel
-from optimizer.model.checks import all_nodes, check_runs
+from optimizer.model.checks import check_runs
 from optimizer.model.files import Graph, external_files, load_proto, load_weights, write_model
+from optimizer.model.graph_inputs import InputType, renamed, unused, with_input_types
 from optimizer.model.graph_shapes import is_small
 from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor, claimed_batch, in_files
 from optimizer.model.ort_child import Tensors
@@ -33,13 +34,20 @@ _RESHAPE = 5
 """From this opset on, Reshape takes the shape as an input."""
 
 
-def carried(path: Path, work_dir: Path) -> tuple[Graph, tuple[str, ...]]:
+def carried(
+    path: Path, work_dir: Path, input_types: Mapping[str, InputType] | None = None
+) -> tuple[Graph, tuple[str, ...]]:
     """Return the file, or a rewritten one of its name in `work_dir`; and what was changed, in sentences.
 
-    Raises ModelError, UnsafeModel, OSError.
+    Raises ModelError, UnsafeModel, OSError, and UnsupportedModel for `input_types` that it cannot have.
     """
     proto = load_proto(path)
-    notes = (*_with_free_constants(proto), *_without_dictionaries(proto), *_without_scalars(proto))
+    notes = (
+        *_with_free_constants(proto),
+        *with_input_types(proto, input_types or {}),
+        *_without_dictionaries(proto),
+        *_without_scalars(proto),
+    )
     if notes:
         path, external = work_dir / "carried" / path.name, external_files(proto, path.parent)
         write_model(proto, path, external)
@@ -84,7 +92,7 @@ def _without_scalars(proto: ModelProto) -> Iterator[str]:
     constants = {tensor.name for tensor in graph.initializer}
     for value in filter(_is_scalar, graph.input):
         if value.name not in constants:
-            inner = _renamed(graph, value.name, produced=False)
+            inner = renamed(graph, value.name, f"{value.name}_scalar", produced=False)
             graph.node.insert(0, _reshape(graph, value.name, inner, []))
             yield _widened(value)
     made = {name for node in graph.node for name in node.output}
@@ -93,7 +101,7 @@ def _without_scalars(proto: ModelProto) -> Iterator[str]:
         if value.name in inputs:
             _widened(value)
         elif value.name in made:
-            inner = _renamed(graph, value.name, produced=True)
+            inner = renamed(graph, value.name, f"{value.name}_scalar", produced=True)
             graph.node.append(_reshape(graph, inner, value.name, [1]))
             yield _widened(value)
     names = {value.name for value in (*graph.input, *graph.output)}
@@ -114,29 +122,9 @@ def _widened(value: ValueInfoProto) -> str:
 def _reshape(graph: GraphProto, source: str, result: str, sizes: list[int]) -> NodeProto:
     from onnx import TensorProto, helper
 
-    shape = _unused(graph, f"{source}_to_{result}")
+    shape = unused(graph, f"{source}_to_{result}")
     graph.initializer.append(helper.make_tensor(shape, TensorProto.INT64, [len(sizes)], sizes))
     return helper.make_node("Reshape", [source, shape], [result])
-
-
-def _renamed(graph: GraphProto, name: str, *, produced: bool) -> str:
-    """Return another name, which all nodes read instead of `name`, and which its node writes if it is produced."""
-    new = _unused(graph, f"{name}_scalar")
-    for node in all_nodes(graph):
-        for names in (node.input, *([node.output] if produced else [])):
-            for at, one in enumerate(names):
-                if one == name:
-                    names[at] = new
-    return new
-
-
-def _unused(graph: GraphProto, name: str) -> str:
-    """Return the name, or one like it that no node, input or constant has."""
-    taken = {one for node in all_nodes(graph) for one in (*node.input, *node.output)}
-    taken |= {value.name for value in (*graph.input, *graph.initializer)}
-    while name in taken:
-        name += "_"
-    return name
 
 
 def served_model(model: Model, work_dir: Path) -> Model:
@@ -216,8 +204,8 @@ def dynamic_batch(model: Model, work_dir: Path, given: Sequence[Tensors] = ()) -
     except Disproved as why:
         disproved = str(why)
     served = current if disproved else candidate
-    for unused in {current.path, candidate.path} - {served.path, reference.path}:
-        unused.unlink()
+    for left in {current.path, candidate.path} - {served.path, reference.path}:
+        left.unlink()
     if disproved:
         return _unbatched(current, disproved, notes, given)
     action: Action = "kept" if candidate.path == reference.path else "rewritten"

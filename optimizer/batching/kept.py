@@ -10,9 +10,10 @@ from pathlib import Path
 from loadgen.errors import BadInput
 from loadgen.files import checksum, sha256_of
 from optimizer.batching.dynamic_batch import Batching, carried, dynamic_batch, served_model
-from optimizer.batching.proof import GIVEN_SAMPLES
+from optimizer.batching.proof import GIVEN_SAMPLES, prove_input_types
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
 from optimizer.model.files import Graph, external_files, load_proto
+from optimizer.model.graph_inputs import InputType
 from optimizer.model.onnx_model import Model, read_model, with_files, without_files
 from optimizer.model.samples import Samples, given_samples
 from optimizer.model.shapes import with_shapes
@@ -35,16 +36,19 @@ def settled(
     shapes: Mapping[str, tuple[int, ...]],
     work_dir: Path,
     *,
+    input_types: Mapping[str, InputType] | None = None,
     input_data: Path | None = None,
     cache: ResultCache = NO_CACHE,
     processor: str = "",
 ) -> Settled:
     """Return the model in a file and the one to serve, from the cache or by reading, checking and proving.
 
-    The proof uses the samples of the load's `input_data`. `processor` is the name of the one on which it runs.
+    Requests carry `input_types`. The proof uses the samples of the load's `input_data`. `processor` is the name of
+    the one on which it runs.
     Raises as `read_model`, `with_shapes` and `dynamic_batch` do, and BadInput for texts without samples.
     """
-    graph, notes = carried(path, work_dir)
+    types = input_types or {}
+    graph, notes = carried(path, work_dir, types)
     try:
         external = external_files(graph.proto, graph.path.parent)
         key = {
@@ -59,7 +63,7 @@ def settled(
         own = tuple((location, file.absolute()) for location, file in external.items())
         found = None if entry is None else _from_entry(entry, graph, own, work_dir)
         if found is None:
-            found = _proven(graph, shapes, work_dir, input_data)
+            found = _proven(path, types, graph, shapes, work_dir, input_data)
             _keep(cache, key, found)
     except BadInput as error:  # of the user's file, not of ours
         raise type(error)(error.what.replace(str(graph.path), str(path)), error.fix) from error
@@ -69,7 +73,12 @@ def settled(
 
 
 def _proven(
-    graph: Graph, shapes: Mapping[str, tuple[int, ...]], work_dir: Path, input_data: Path | None
+    path: Path,
+    types: Mapping[str, InputType],
+    graph: Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    work_dir: Path,
+    input_data: Path | None,
 ) -> Settled:
     model = with_shapes(read_model(graph.path, graph), shapes)
     model, given = _given(model, shapes, input_data)
@@ -81,7 +90,10 @@ def _proven(
             f"Input {name!r} of {graph.path} takes strings, and random ones make no meaningful load.",
             f"Give samples: --input-data FILE.json with {example}, or an .npz file.",
         )
-    return Settled(model=model, batching=dynamic_batch(model, work_dir, given.feeds(1) if given else ()))
+    feeds = given.feeds(1) if given else []
+    if types:
+        prove_input_types(path, model, types, feeds if model.fixed_rows == 1 else ())
+    return Settled(model=model, batching=dynamic_batch(model, work_dir, feeds))
 
 
 def _given(model: Model, shapes: Mapping[str, tuple[int, ...]], data: Path | None) -> tuple[Model, Samples | None]:

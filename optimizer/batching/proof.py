@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import combinations
@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.errors import RunFailed
+from optimizer.errors import RunFailed, UnsupportedModel
 from optimizer.model.checks import plain, shortened
-from optimizer.model.onnx_model import ModelTensor
+from optimizer.model.graph_inputs import InputType
+from optimizer.model.onnx_model import Model, ModelTensor
 from optimizer.model.ort_child import UNEQUAL_INTEGERS, Tensors, difference, distance, run_model
 from search.choices import LARGEST_BATCH
 
@@ -30,6 +31,9 @@ nothing."""
 
 GIVEN_SAMPLES, GIVEN_PAIRS = 16, 1 / 3
 """Of 16 given samples, a third of the pairs have to differ: a tree with two leaves has two outputs only."""
+
+CAST_TOLERANCE = 1e-4
+"""The same fp32 graph behind a cast: its results may differ by this share of the largest value."""
 
 _NOTHING = "its outputs hardly depend on its inputs, so nothing can be compared"
 _EQUAL = "the same in all given inputs, so mixed-up rows of it would go unnoticed"
@@ -139,13 +143,31 @@ def check_runs_whole(path: Path, inputs: Sequence[ModelTensor], given: Sequence[
         return
     shapes = ", ".join(f"{tensor.name} ({', '.join(map(str, tensor.sized))})" for tensor in inputs)
     try:
-        _run_on(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
+        run_on(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
     except DoesNotRun:
         if not given:
             raise
         sizes = {tensor.name: int(tensor.sized[0]) if tensor.sized else 1 for tensor in inputs}
         feed = {name: np.concatenate([rows] * max(1, sizes[name] // len(rows))) for name, rows in given[0].items()}
-        _run_on(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
+        run_on(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
+
+
+def prove_input_types(
+    original: Path, model: Model, types: Mapping[str, InputType], given: Sequence[Tensors]
+) -> None:
+    """Run the user's file on what the changed one makes of requests. Raises UnsupportedModel if they differ."""
+    try:
+        random = (sample(model.all_inputs, seed, same_level=True, whole=not model.batched) for seed in (0, 1))
+        feeds = given[:2] or list(random)
+        floats = [feed | {name: one.value(feed[name]) for name, one in types.items()} for feed in feeds]
+        pairs = zip(run_on(original, floats, "fp32 inputs"), run_on(model.path, feeds, "cast inputs"), strict=True)
+        off = [difference(old[name], new[name], CAST_TOLERANCE) for old, new in pairs for name in old]
+    except Disproved as error:
+        off = [str(error)]
+    if any(off):
+        raise UnsupportedModel(
+            f"The model is another one with cast inputs: {next(filter(None, off))}.", "Leave out --input-type."
+        )
 
 
 def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False) -> Tensors:
@@ -216,7 +238,7 @@ def _compare_batches(
     _compare(reference, _rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance)
 
 
-def _run_on(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
+def run_on(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
     """Run the file on each of `feeds`. Raises DoesNotRun; `what` says what could not be run."""
     try:
         return run_model(path, feeds)
@@ -227,7 +249,7 @@ def _run_on(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
 def _alone_of(path: Path, samples: Sequence[Tensors], rows: int) -> list[Tensors]:
     """Return each sample's own results: those of the first row, if the file takes `rows` samples at a time."""
     turns = [_joined([*samples[first:], *samples[:first]], rows) for first in range(len(samples))]
-    done = _run_on(path, turns, "its own batch" if rows > 1 else "one sample by itself")
+    done = run_on(path, turns, "its own batch" if rows > 1 else "one sample by itself")
     return [
         {name: array[: max(1, len(array) // rows)] if array.ndim else array for name, array in one.items()}
         for one in done
@@ -263,7 +285,7 @@ def _rows_of(
     """
     batches = [_joined(samples, size) for size in sizes]
     single = samples if alone else ()
-    done = _run_on(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}")
+    done = run_on(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}")
     found = [("alone", done[: len(single)])] if alone else []
     for size, together in zip(sizes, done[len(single) :], strict=True):
         for name in names:

@@ -52,7 +52,7 @@ AskServer = Callable[[Engine], Mapping[str, Mapping[str, Any]]]
 """Loads a model and its members, and returns their configurations, by name, as the server completed them."""
 
 NOT_FOR_OWN = (
-    *("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision"),
+    *("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision", "input_types"),
     *("threads", "start_from", "workers"),
 )
 ONLY_FOR_OWN = ("follow_links", "model_config_name", "vary", "calls", "tune", "with_model")

@@ -132,6 +132,7 @@ def _settled(config: OptimizeConfig, inputs: Inputs, on_event: OnEvent, path: Pa
         path,
         config.shapes,
         inputs.work_dir,
+        input_types=config.input_types,
         input_data=config.input_data,
         cache=result_cache(config.cache_dir or default_cache_dir()),
         processor=inputs.machine.cpu,
@@ -161,7 +162,7 @@ def prepare(
         return _prepared_own(config, inputs, ask_server, on_event)
     cache_dir, machine = config.cache_dir or default_cache_dir(), inputs.machine
     model, batching = inputs.settled.model, inputs.settled.batching
-    if batching.action != "kept":
+    if batching.action != "kept" or config.input_types:
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     served_on = replace(machine, gpus=()) if batching.model.has_texts else machine
     if served_on != machine:

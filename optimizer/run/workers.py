@@ -135,7 +135,7 @@ class WorkerJob(Record):
 MEASURED = (
     *("limits", "confidence", "max_memory_bytes", "objective", "rate_to_serve_per_s", "seed"),
     *("shapes", "arrivals", "client_batch", "protocol", "shared_memory", "most_send_lag_ms"),
-    *("precisions", "calibration_method", "io_precision"),
+    *("precisions", "calibration_method", "io_precision", "input_types"),
     *("max_batch_sizes", "instance_counts", "intra_op_threads", "queue_delays_us", "excluded"),
 )
 """Fields of a run's configuration that say how to measure. None names code, an image or a file."""

@@ -35,6 +35,7 @@ REPEATED = {
     "tune": "b",
     "with_model": ["other:p99=20ms,p50=5ms,rate=900", "third:p95=1500ms,rate=0.5"],
     "shape": ["x:3,4", "ids:128"],
+    "input_type": ["x:uint8:0.25,-1", "ids:fp16"],
     "input_data": "FILE",
     "arrivals": "gamma:cv=2",
     "trace": "FILE",

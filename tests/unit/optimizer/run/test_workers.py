@@ -17,6 +17,7 @@ from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig
 from optimizer.machine.hardware import hardware, hardware_label
+from optimizer.model.graph_inputs import InputType
 from optimizer.run import workers
 from optimizer.run.workers import (
     HARDWARE,
@@ -232,6 +233,7 @@ def test_a_worker_takes_how_to_measure_and_nothing_else(tmp_path: Path) -> None:
         calibration_method="entropy",
         accuracy=AccuracyRule(level="off"),
         io_precision="fp16",
+        input_types={"x": InputType(datatype="uint8", scale=0.5)},
         seed=11,
     )
     own = OptimizeConfig(
@@ -244,7 +246,7 @@ def test_a_worker_takes_how_to_measure_and_nothing_else(tmp_path: Path) -> None:
     assert taken == {
         *("limits", "confidence", "max_memory_bytes", "objective", "rate_to_serve_per_s"),
         *("shapes", "arrivals", "client_batch", "protocol", "shared_memory", "most_send_lag_ms"),
-        *("precisions", "calibration_method", "io_precision", "seed"),
+        *("precisions", "calibration_method", "io_precision", "input_types", "seed"),
     }
     assert all(getattr(config, name) == getattr(theirs, name) for name in taken)
 
