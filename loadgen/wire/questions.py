@@ -65,6 +65,9 @@ PATIENCE_S = 10.0
 MAX_BYTES = 16 << 20
 """A response with a body of more bytes is malformed."""
 
+MOST_NAMED = 8
+"""Of a server's models, so many are named."""
+
 PAUSES_S = (0.5, 1.0)
 """A first request, or a question, whose failure may pass is sent again after these times, or the server's own."""
 
@@ -101,7 +104,7 @@ def read_model_info(target: Target) -> ModelInfo:
         if metadata.outcome != OK:
             raise TargetRefused(
                 f"{target.url} does not serve {target.model_name}: {metadata.text.rstrip('.')}.\n"
-                f"{advice_on(metadata.outcome)}"
+                f"{_served_instead(target, metadata.outcome) or advice_on(metadata.outcome)}"
             )
         reply = _ask(target, _of_model(target, "/config", "ModelConfig"))
         config = reply.document
@@ -115,6 +118,27 @@ def read_model_info(target: Target) -> ModelInfo:
             f"{target.url} answered, but not as a KServe v2 server does ({why}).\nCheck the address and its path."
         ) from error
     return info
+
+
+def _served_instead(target: Target, outcome: int) -> str:
+    """Return a line with the models that the server has ready; "" if it does not say, or has the target's."""
+    question = _Question(
+        path=f"{target.base_path}/v2/repository/index",
+        method="RepositoryIndex",
+        fields={"ready": True},
+        post={"ready": True},
+    )
+    try:
+        index = None if is_passing(outcome) else _ask(target, question).document
+    except (LoadError, Unusable):
+        return ""
+    models = index.get("models") if isinstance(index, dict) else index
+    named = [one.get("name") for one in models if isinstance(one, dict)] if isinstance(models, list) else []
+    names = [stranger_text(name, target.secrets, most=100) for name in dict.fromkeys(map(str, named))]
+    if not names or target.model_name in names:
+        return ""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"It serves {', '.join(names[:MOST_NAMED])}{more}: name one of them with --model."
 
 
 def statistics_of(target: Target) -> Any:
@@ -192,7 +216,7 @@ def _over_http(target: Target, question: _Question) -> _Reply:
             retry_after=answer.fields.get(b"retry-after", b""),
         )
     try:
-        return _Reply(outcome=OK, text="", document=None if body else json.loads(answer.body))
+        return _Reply(outcome=OK, text="", document=json.loads(answer.body) if answer.body else None)
     except (ValueError, RecursionError) as error:
         raise Unusable(str(error)) from error
 

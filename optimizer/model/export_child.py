@@ -106,26 +106,25 @@ def _raised(error: BaseException) -> str:
 
 
 def _examples(spec: str, module: torch.nn.Module, inputs: Any) -> dict[str, torch.Tensor]:
-    """Return the example inputs by name. Raises ExportFailed if they are not tensors, or too many."""
+    """Return the example inputs by name. Raises ExportFailed if they are no tensors, or forward takes others."""
     import torch
 
-    if isinstance(inputs, dict):
-        example = dict(inputs)
-    elif isinstance(inputs, tuple | list):
-        names = list(inspect.signature(module.forward).parameters)
-        if len(inputs) > len(names):
-            raise ExportFailed(
-                f"--model {spec}: there are {len(inputs)} example inputs, and forward takes {len(names)}.",
-                "Give as many as forward takes, or a dict by name.",
-            )
-        example = dict(zip(names, inputs, strict=False))
-    else:
-        example = {}
-    if not example or not all(isinstance(value, torch.Tensor) for value in example.values()):
+    named = inputs if isinstance(inputs, dict) else {}
+    placed = tuple(inputs) if isinstance(inputs, tuple | list) else ()
+    given = (*named.values(), *placed)
+    if not given or not all(isinstance(value, torch.Tensor) for value in given):
         raise ExportFailed(
             f"--model {spec}: the example inputs are not tensors.", "Give a tuple of tensors, or a dict by name."
         )
-    return example
+    taken = inspect.signature(module.forward)
+    try:
+        taken.bind(*placed, **named)
+    except TypeError as error:
+        raise ExportFailed(
+            f"--model {spec}: forward does not take the example inputs: {error}.",
+            f"It takes {', '.join(taken.parameters) or 'none'}: give a tuple in this order, or a dict by name.",
+        ) from error
+    return {**dict(zip(taken.parameters, placed, strict=False)), **named}
 
 
 def _asked_axes(spec: str, rest: list[Any], example: Mapping[str, torch.Tensor]) -> Mapping[str, Axes]:

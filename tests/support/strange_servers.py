@@ -137,6 +137,7 @@ def _right_grpc() -> dict[str, Callable[[int], bytes]]:
 RIGHT_GRPC = _right_grpc()
 _METHODS = {
     "ModelMetadata": "metadata",
+    "RepositoryIndex": "metadata",  # asked for if a server refuses the metadata
     "ModelConfig": "config",
     "ModelStatistics": "stats",
     "ModelInfer": "infer",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -15,7 +16,12 @@ from engines import broken_engine, cnn_engine
 from infer import infer
 from waiting import wait_until
 
+from loadgen.errors import TargetRefused
+from loadgen.spec.target import Target
+from loadgen.wire.questions import read_model_info
 from model_repo.repository.write import write_final_repository
+from model_repo.server.hosts import serve_repository
+from model_repo.server.options import ServerOptions
 from model_repo.spec import Endpoint, ServingConfig
 
 pytestmark = pytest.mark.system
@@ -92,3 +98,13 @@ def test_a_model_that_does_not_load_says_why(tmp_path: Path) -> None:
     assert "broken does not load" in done.stderr.splitlines()[0]
     assert "NoSuchOperator" in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_load_test_of_an_unknown_model_is_answered_with_what_is_served(tmp_path: Path, protocol: Any) -> None:
+    write_final_repository(tmp_path / "models", ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
+    with serve_repository(tmp_path / "models", ServerOptions(run_dir=tmp_path)) as host:
+        target = Target(url=host.endpoint.url(protocol), model_name="ccn")
+        with pytest.raises(TargetRefused) as refused:
+            read_model_info(target)
+    assert " cnn" in str(refused.value).splitlines()[1]

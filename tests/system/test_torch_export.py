@@ -81,6 +81,9 @@ def a_lone_tensor():
 def too_many_inputs():
     return torch.nn.Linear(4, 2), (torch.randn(1, 4), torch.randn(1, 4))
 
+def another_name():
+    return torch.nn.Linear(4, 2), {"pixels": torch.randn(1, 4)}
+
 def axis_beyond():
     return torch.nn.Linear(4, 2), (torch.randn(1, 4),), {"input": {2: "tokens"}}
 
@@ -140,7 +143,8 @@ def test_a_factory_with_inputs_by_position(factories: Any) -> None:
         ("my_models:brain_floats", "returns bfloat16"),
         ("my_models:does_not_run", "does not run on its example inputs at batch 1: RuntimeError"),
         ("my_models:a_lone_tensor", "inputs are not tensors"),
-        ("my_models:too_many_inputs", "2 example inputs, and forward takes 1"),
+        ("my_models:too_many_inputs", "forward does not take the example inputs: too many"),
+        ("my_models:another_name", "forward does not take the example inputs: .*'input'"),
         ("my_models:axis_beyond", "input has no axis 2"),
         ("my_models:axes_as_a_list", "not a dict of dicts"),
         ("my_models:an_unknown_input", "no input is called 'x'"),
