@@ -16,7 +16,7 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from search.answer.recommend import gain_over
 from search.labels import baseline_words, memory_text, rate_text
-from search.records.recommendation import RecommendationRecord
+from search.records.recommendation import BETTER, RecommendationRecord
 from search.records.run_files import from_here, shown_directory
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
@@ -52,6 +52,7 @@ def lead(found: RecommendationRecord, *, brief: bool = False) -> Iterator[str]:
         loses = through.usable["http"] != through.http and worse == "HTTP"
         above = ", above which Triton may lose answers" if loses else ""
         yield f"Over {better}, which lets {most} through; over {worse} {less}{above}."
+    yield from _with_fewer_bytes(found)
     mine, other, unit = OBJECTIVES.get(found.objective.name, Objective).figures(found)
     baseline, default = found.baseline, baseline_words(found.winner.config)
     if baseline is None:
@@ -162,6 +163,18 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
         if mark is not None:
             yield f"{mark[0].upper()}{mark[1:]} {effect}."
             return
+
+
+def _with_fewer_bytes(found: RecommendationRecord) -> Iterator[str]:
+    """Yield what the front end lets through of smaller bodies, if theirs bound the rate and not the engine."""
+    through, engine_per_s = found.let_through, found.standalone_per_s
+    if through is None or engine_per_s is None:
+        return
+    now_per_s = max(geometric_mean(rates) for rates in through.usable.values())
+    more = {text: rate for text, rate in through.with_input_types.items() if rate > BETTER * now_per_s}
+    if more and engine_per_s > BETTER * now_per_s:
+        each = ", ".join(f"{text} about {float(f'{rate:.2g}'):,.0f}/s" for text, rate in more.items())
+        yield f"The bytes of requests bound the rate: --input-type would let more through, {each}."
 
 
 def remarks(found: RecommendationRecord) -> Iterator[str]:

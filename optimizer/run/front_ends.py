@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
 
 from loadgen.errors import LoadError
 from loadgen.files import write_atomically
 from loadgen.processes import scratch_folder
-from loadgen.spec.plan import ClosedLoopPlan
+from loadgen.spec.plan import ClosedLoopPlan, Payload
 from loadgen.spec.target import Target
+from loadgen.traffic.model_info import bytes_per_value
 from model_repo.errors import ModelLoadFailed, ServerError
 from model_repo.repository.write import write_repository
 from model_repo.server.hosts import serve_repository
@@ -24,7 +30,7 @@ from optimizer.run.workload_inputs import payload_of
 from search.records.recommendation import BETTER, FrontEndsRecord
 from search.records.run_files import read_records
 from search.simulator.service_times import answered_per_s
-from search.simulator.surrogate import kinds_to_profile
+from search.simulator.surrogate import engine_alone_per_s, kinds_to_profile
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
 
@@ -37,6 +43,26 @@ FEWEST_USERS, GROWTH, MOST_USERS = 4, 4, 256
 
 LOOP_S, ROUNDS = 0.25, 5
 """Each protocol gets five loops of 0.25 s, in turn; one before them, often slower, does not count."""
+
+LARGE_BODY_BYTES = 4096  # to copy smaller ones takes no time
+
+_NOTHING_COMPUTED = """backend: "python"
+max_batch_size: {batch}
+input {{ name: "x" data_type: TYPE_UINT8 dims: {bytes_in} }}
+output {{ name: "y" data_type: TYPE_UINT8 dims: {bytes_out} }}
+dynamic_batching {{ }}
+instance_group {{ count: {instances} kind: KIND_CPU }}
+"""
+_MODEL_PY = """import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        rows = [pb_utils.get_input_tensor_by_name(one, "x").shape()[0] for one in requests]
+        zeros = [pb_utils.Tensor("y", np.zeros((n, {bytes_out}), np.uint8)) for n in rows]
+        return [pb_utils.InferenceResponse([one]) for one in zeros]
+"""
 
 MeasureFrontEnds = Callable[[OptimizeConfig, Prepared], FrontEndsRecord | None]
 
@@ -79,26 +105,77 @@ def measure_front_ends(config: OptimizeConfig, prepared: Prepared) -> FrontEndsR
 
 def _measured(config: OptimizeConfig, prepared: Prepared, served: ServingConfig) -> FrontEndsRecord | None:
     """Add users until HTTP lets no more through, or the mean latency exceeds the limit; then compare in turns."""
-    enough_per_s = 1000 / config.limits[0].limit_ms  # of each user
+    limit_ms, engine = config.limits[0].limit_ms, served.engine
+    enough_per_s = 1000 / limit_ms  # of each user
+    with _loops(config, prepared, partial(write_repository, config=served)) as loop:
+        per_s = partial(loop, engine.model_name, payload_of(config, engine))
+        users, before_per_s = FEWEST_USERS, 0.0
+        while (now_per_s := per_s("http", users)) > max(BETTER * before_per_s, enough_per_s * users):
+            if users == MOST_USERS:
+                break
+            users, before_per_s = GROWTH * users, now_per_s
+        rounds = [(per_s("http", users), per_s("grpc", users)) for _ in range(1 + ROUNDS)]
+    http, grpc = zip(*rounds[1:], strict=True)
+    if not all((*http, *grpc)):
+        return None
+    kept = answers_kept()
+    found = FrontEndsRecord(http=http, grpc=grpc, http_loses_from_per_s=kept and kept * enough_per_s)
+    alone_per_s = engine_alone_per_s(engine, limit_ms=limit_ms) / config.client_batch
+    if alone_per_s <= BETTER * max(map(fmean, found.usable.values())):
+        return found
+    try:
+        return found.changed(with_input_types=_with_fewer_bytes(config, prepared, served, found, users))
+    except (ServerError, LoadError) as error:  # the choice does not need it
+        log.warning("smaller requests were not measured: %s", error)
+        return found
+
+
+@contextmanager
+def _loops(
+    config: OptimizeConfig, prepared: Prepared, write: Callable[..., object]
+) -> Iterator[Callable[[str, Payload, Protocol, int], float]]:
+    """Yield a function that returns the rate of a model's users; a server serves what `write` has written."""
     with scratch_folder("front-ends", config.output) as scratch, load_generator(config, prepared) as generator:
         options = server_options(config, scratch, gpu=bool(prepared.machine.gpus))
         options = with_usable_runtime(replace(options, http_port=None, grpc_port=None, exit_grace_s=0.0))
-        write_repository(scratch / "models", served, runtime=options.runtime_or_default)
+        write(scratch / "models", runtime=options.runtime_or_default)
         with serve_repository(scratch / "models", options) as server:
 
-            def per_s(protocol: Protocol, users: int) -> float:
-                target = Target(url=server.endpoint.url(protocol), model_name=served.engine.model_name)
+            def per_s(model: str, payload: Payload, protocol: Protocol, users: int) -> float:
+                target = Target(url=server.endpoint.url(protocol), model_name=model)
                 plan = ClosedLoopPlan(concurrency=users, duration_s=LOOP_S)
-                return answered_per_s(generator.run(target, plan, payload=payload_of(config, served.engine)).log)
+                return answered_per_s(generator.run(target, plan, payload=payload).log)
 
-            users, before_per_s = FEWEST_USERS, 0.0
-            while (now_per_s := per_s("http", users)) > max(BETTER * before_per_s, enough_per_s * users):
-                if users == MOST_USERS:
-                    break
-                users, before_per_s = GROWTH * users, now_per_s
-            loops = [(per_s("http", users), per_s("grpc", users)) for _ in range(1 + ROUNDS)]
-    http, grpc = zip(*loops[1:], strict=True)
-    kept = answers_kept()
-    lost_from_per_s = None if kept is None else kept * enough_per_s
-    found = FrontEndsRecord(http=http, grpc=grpc, http_loses_from_per_s=lost_from_per_s)
-    return found if all((*http, *grpc)) else None
+            yield per_s
+
+
+def _with_fewer_bytes(
+    config: OptimizeConfig, prepared: Prepared, served: ServingConfig, found: FrontEndsRecord, users: int
+) -> dict[str, float]:
+    """Return by `--input-type` what the better protocol lets through to models that compute nothing.
+
+    Their requests have the bytes of the engine's, with its largest fp32 input as fp16 or uint8. Empty: none.
+    """
+    engine = served.engine
+    sizes = {one.name: math.prod(one.concrete_shape or one.shape) for one in engine.inputs}
+    floats = [one.name for one in engine.inputs if one.datatype == "FP32"]
+    bytes_in = sum(sizes[one.name] * bytes_per_value(one.datatype) for one in engine.inputs)
+    ours = config.server == "embedded" and engine.batched and not engine.own and not config.input_types
+    if not ours or not floats or bytes_in < LARGE_BODY_BYTES:
+        return {}
+    largest = max(floats, key=lambda name: sizes[name])
+    bytes_out = sum(abs(math.prod(one.shape)) * bytes_per_value(one.datatype) for one in engine.outputs)
+    saved = {"uint8": 3 * sizes[largest], "fp16": 2 * sizes[largest]}
+
+    def write(repository: Path, **_: object) -> None:
+        for name, fewer in saved.items():
+            shape = {"bytes_in": bytes_in - fewer, "bytes_out": bytes_out}
+            (repository / name / "1").mkdir(parents=True)
+            (repository / name / "1" / "model.py").write_text(_MODEL_PY.format(**shape))
+            text = _NOTHING_COMPUTED.format(batch=served.max_batch_size, instances=served.instance_count, **shape)
+            (repository / name / "config.pbtxt").write_text(text)
+
+    payload, protocol = Payload(batch_size=config.client_batch), found.better or "http"
+    with _loops(config, prepared, write) as loop:
+        rates = {name: [loop(name, payload, protocol, users) for _ in range(1 + ROUNDS)][1:] for name in saved}
+    return {f"{largest}:{name}": fmean(each) for name, each in rates.items() if all(each)}

@@ -182,9 +182,10 @@ class FrontEndsRecord(Record):
 
     http: tuple[Rate, ...] = Field(min_length=2)
     grpc: tuple[Rate, ...] = Field(min_length=2)
-    http_loses_from_per_s: Rate | None = Field(
-        default=None,
-        description="In the time of the limit, more answers can wait than Triton keeps over HTTP: it loses them.",
+    http_loses_from_per_s: Rate | None = Field(default=None, description="HTTP may lose answers from here on.")
+    with_input_types: dict[str, Rate] = Field(
+        default={},
+        description="What the better one lets through of bodies with this `--input-type`, if nothing is computed.",
     )
 
     @property

@@ -106,6 +106,11 @@ def reports(folder: Path) -> dict[str, Any]:
                 http=(56_000.0, 57_000.0), grpc=(64_000.0, 66_000.0), http_loses_from_per_s=27_700.0
             ),
         ),
+        "bytes bound the rate": recommendation(
+            workload=WorkloadRecord(protocol="grpc"),
+            standalone_per_s=12_166.0,
+            let_through=GRPC_BETTER.changed(with_input_types={"x:uint8": 24_600.0, "x:fp16": 15_100.0}),
+        ),
         "neither protocol is better": recommendation(
             let_through=FrontEndsRecord(http=(700.0, 750.0), grpc=(710.0, 730.0))
         ),

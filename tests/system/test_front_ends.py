@@ -10,6 +10,7 @@ from onnx_models import small_cnn
 from loadgen.spec.limits import LatencyLimit
 from model_repo.errors import ModelLoadFailed
 from optimizer.config import OptimizeConfig
+from optimizer.model.graph_inputs import InputType
 from optimizer.run.front_ends import ROUNDS, measure_front_ends
 from optimizer.run.prepare import Prepared, prepare, read_inputs
 from search.simulator.surrogate import kinds_to_profile
@@ -40,6 +41,21 @@ def test_both_are_measured_and_nothing_but_the_log_is_left(config: OptimizeConfi
     assert found is not None
     assert len(found.http) == len(found.grpc) == ROUNDS
     assert [path.name for path in config.output.iterdir()] == ["server.log"]
+
+
+def test_where_bodies_may_bound_the_rate_smaller_ones_are_measured_too(
+    config: OptimizeConfig, prepared: Prepared
+) -> None:
+    (engine,) = prepared.engines
+    quick = replace(engine, alone_ms=((1, 0.01),))  # 12 kB each 10 us
+    prepared = replace(prepared, space=replace(prepared.space, engines=(quick,)))
+    found = measure_front_ends(config, prepared)
+    assert found is not None
+    assert found.with_input_types.keys() == {"image:uint8", "image:fp16"}
+    given = replace(config, input_types={"image": InputType(datatype="uint8")})
+    found = measure_front_ends(given, prepared)
+    assert found is not None
+    assert found.with_input_types == {}
 
 
 def test_the_next_engine_is_measured_if_the_first_does_not_load(
