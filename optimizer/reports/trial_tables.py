@@ -99,8 +99,8 @@ def _seen(one: RateStep) -> str:
 
 
 BELIEVED = (
-    "A step has its trial's number. Believed before: capacity at the machine's usual speed (90 % interval), what "
-    "is kept of it at all speeds until then, and the share of simulated tests of this rate that met it."
+    "Again: on a restarted server. Counts leave out the warm-up. Believed before: capacity at the usual speed, "
+    "its 90 % interval, what is kept at all speeds so far, and the share of simulated tests of it that met it."
 )
 
 

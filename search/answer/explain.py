@@ -188,7 +188,9 @@ def _why_not_more(found: RecommendationRecord, steps: Iterable[RateStep]) -> Ite
     if above:
         least = min(above, key=lambda one: one.rate_per_s)
         yield f"The lowest higher rate that was not met is {format_rate(least.rate_per_s)}/s: {least.answer}."
-    yield "No other rate was worth the seconds of its runs any more, or the time was over."
+    covered_per_s = own[-1].believed.covered_per_s if own and own[-1].believed else None
+    most = covered_per_s and f" up to {format_rate(covered_per_s)}/s, which it keeps at all speeds of the machine,"
+    yield f"No other rate{most or ''} was worth the seconds of its runs any more, or the time was over."
 
 
 def rate_steps(trials: Iterable[TrialRecord], confirmations: Iterable[ConfirmationRecord]) -> tuple[RateStep, ...]:

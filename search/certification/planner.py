@@ -15,10 +15,11 @@ The stages follow one another: `find` the best candidate, and `watch` the machin
 `find` again. What is held is sent a higher rate only for a gain that matters (`Policy.least_gain`): whoever tries
 one after another until one is met gets a lucky one certified in the end.
 
-A rate is *covered* if a candidate keeps it, simulated, at the speeds of the machine in the whole run, and
-*certified* if one server has met it, or two. What two servers met is *held* as far as it is covered, else 0 is.
-A load is worth (held + chance x gain above it) x e^(-seconds / `PATIENCE_S`). An overload of a trial refutes no
-rate here: it is of a few seconds, perhaps slow ones, and what is covered counts it already.
+A rate is *covered* if a candidate keeps it, simulated, at all speeds that the machine had so far; a load's rate is
+88 to 98.5 % of the highest such, or lower. What one server met is *certified*, with a caveat; what a restarted
+one met, too, is *held*, or as much of it as is covered now. A load is worth (held + chance x gain above it) x
+e^(-seconds / `PATIENCE_S`). An overload of a trial refutes no rate here: it is of a few seconds, perhaps slow
+ones, and what is covered counts it already.
 """
 
 from __future__ import annotations

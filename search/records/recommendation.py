@@ -183,10 +183,7 @@ class FrontEndsRecord(Record):
     http: tuple[Rate, ...] = Field(min_length=2)
     grpc: tuple[Rate, ...] = Field(min_length=2)
     http_loses_from_per_s: Rate | None = Field(default=None, description="HTTP may lose answers from here on.")
-    with_input_types: dict[str, Rate] = Field(
-        default={},
-        description="What the better one lets through of bodies with this `--input-type`, if nothing is computed.",
-    )
+    with_input_types: dict[str, Rate] = Field(default={}, description="The better one, by `--input-type`.")
 
     @property
     def usable(self) -> dict[Protocol, tuple[float, ...]]:
