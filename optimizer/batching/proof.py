@@ -143,13 +143,13 @@ def check_runs_whole(path: Path, inputs: Sequence[ModelTensor], given: Sequence[
         return
     shapes = ", ".join(f"{tensor.name} ({', '.join(map(str, tensor.sized))})" for tensor in inputs)
     try:
-        run_on(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
+        _run_on(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
     except DoesNotRun:
         if not given:
             raise
         sizes = {tensor.name: int(tensor.sized[0]) if tensor.sized else 1 for tensor in inputs}
         feed = {name: np.concatenate([rows] * max(1, sizes[name] // len(rows))) for name, rows in given[0].items()}
-        run_on(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
+        _run_on(path, [feed], f"the first of the given inputs, nor random ones of the shapes {shapes}")
 
 
 def prove_input_types(
@@ -160,14 +160,14 @@ def prove_input_types(
         random = (sample(model.all_inputs, seed, same_level=True, whole=not model.batched) for seed in (0, 1))
         feeds = given[:2] or list(random)
         floats = [feed | {name: one.value(feed[name]) for name, one in types.items()} for feed in feeds]
-        pairs = zip(run_on(original, floats, "fp32 inputs"), run_on(model.path, feeds, "cast inputs"), strict=True)
-        off = [difference(old[name], new[name], CAST_TOLERANCE) for old, new in pairs for name in old]
+        expected = _run_on(original, floats, "fp32 inputs")
+        pairs = zip(expected, _run_on(model.path, feeds, "cast inputs"), strict=True)
+        each = (difference(old[name], new[name], CAST_TOLERANCE) for old, new in pairs for name in old)
+        off = next(filter(None, each), "")
     except Disproved as error:
-        off = [str(error)]
-    if any(off):
-        raise UnsupportedModel(
-            f"The model is another one with cast inputs: {next(filter(None, off))}.", "Leave out --input-type."
-        )
+        off = str(error)
+    if off:
+        raise UnsupportedModel(f"The model is another one with cast inputs: {off}.", "Leave out --input-type.")
 
 
 def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False) -> Tensors:
@@ -238,7 +238,7 @@ def _compare_batches(
     _compare(reference, _rows_of(candidate, samples, names, sizes=sizes, alone=candidate != original), tolerance)
 
 
-def run_on(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
+def _run_on(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
     """Run the file on each of `feeds`. Raises DoesNotRun; `what` says what could not be run."""
     try:
         return run_model(path, feeds)
@@ -249,7 +249,7 @@ def run_on(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
 def _alone_of(path: Path, samples: Sequence[Tensors], rows: int) -> list[Tensors]:
     """Return each sample's own results: those of the first row, if the file takes `rows` samples at a time."""
     turns = [_joined([*samples[first:], *samples[:first]], rows) for first in range(len(samples))]
-    done = run_on(path, turns, "its own batch" if rows > 1 else "one sample by itself")
+    done = _run_on(path, turns, "its own batch" if rows > 1 else "one sample by itself")
     return [
         {name: array[: max(1, len(array) // rows)] if array.ndim else array for name, array in one.items()}
         for one in done
@@ -285,7 +285,7 @@ def _rows_of(
     """
     batches = [_joined(samples, size) for size in sizes]
     single = samples if alone else ()
-    done = run_on(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}")
+    done = _run_on(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}")
     found = [("alone", done[: len(single)])] if alone else []
     for size, together in zip(sizes, done[len(single) :], strict=True):
         for name in names:

@@ -49,6 +49,8 @@ class Laws:
     slots: int = 64  # requests served at once; the others wait. Capacity: slots / (ttft + (n - 1) tpot) per second
     tokens_per_frame: int = 1
     cached_tokens: int = 0
+    hidden_tokens: int = 0  # the first tokens: reasoning that the usage counts and nobody gets
+    after_done_s: float = 0.0  # from [DONE] to the end of the body
     streams: int = 1  # 0: answers with one JSON
     stall_s: float = 30.0
     prompt_tokens: int = 0  # what the usage says of each prompt; 0: its words
@@ -133,6 +135,7 @@ class LlmServer:
                 await writer.drain()
         if failing and self.laws.behaviour == "stalled":
             raise ConnectionResetError
+        await asyncio.sleep(self.laws.after_done_s)
         writer.write(b"0\r\n\r\n")
 
     async def pieces(self, one: Served, words: int, failing: bool) -> AsyncIterator[bytes]:
@@ -143,7 +146,7 @@ class LlmServer:
             yield frame(one, {"role": "assistant", "content": ""})
         cut = {"error-at-0": 0, "error-at-5": 5, "stop-at-3": 3, "stalled": 5}[behaviour] if failing else one.asked
         written = b""
-        for first in range(0, min(cut, one.asked), step):
+        for first in range(laws.hidden_tokens, min(cut, one.asked), step):
             upto = min(first + step, one.asked)  # the token that fills the frame is there
             await until(start_s + laws.ttft_s + laws.tpot_s * (last if behaviour == "one-write" else upto - 1))
             kind = "reasoning_content" if behaviour == "reasoning-first" and upto <= one.asked // 2 else "content"
@@ -191,7 +194,11 @@ def usage(one: Served, words: int, laws: Laws) -> bytes:
     if not (one.request.get("stream_options") or {}).get("include_usage"):
         return b""
     counts = {"prompt_tokens": words, "completion_tokens": one.tokens, "total_tokens": words + one.tokens}
-    details = {"prompt_tokens_details": {"cached_tokens": laws.cached_tokens}} if laws.cached_tokens else {}
+    details = {}
+    if laws.cached_tokens:
+        details["prompt_tokens_details"] = {"cached_tokens": laws.cached_tokens}
+    if laws.hidden_tokens:
+        details["completion_tokens_details"] = {"reasoning_tokens": laws.hidden_tokens}
     return sse({"id": "1", "object": objects(one), "model": one.model, "choices": [], "usage": counts | details})
 
 

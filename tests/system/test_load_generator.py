@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_triton import fake_triton
+from fake_triton import TLS_FOLDER, fake_triton
 from noted_processes import noting
 from waiting import wait_until
 
-from loadgen.errors import TargetRefused, WorkerDied
+from loadgen.errors import TargetRefused, TargetUnreachable, WorkerDied
 from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
@@ -31,6 +31,15 @@ def target(url: str, model: str = "delay") -> Target:
 
 def most_in_flight(log: RequestLog) -> int:
     return max(int(((log.sent_ns <= at) & (log.done_ns > at)).sum()) for at in log.sent_ns)
+
+
+def test_large_bodies_both_ways(generator: LoadGenerator) -> None:
+    plan = LoadPlan(rate_per_s=50, duration_s=0.4, seed=3, timeout_s=60.0)
+    with fake_triton("--size", "150000", "--output-numbers", "750000") as server:
+        run = generator.run(target(server.url), plan)
+    assert not run.log.failed.any()
+    assert run.measurement.client.bytes_sent > 600_000 * len(run.log) > 0
+    assert run.measurement.client.bytes_received > 3_000_000 * len(run.log)
 
 
 FAILURES = {"error": "http 500", "close": "connection closed", "redirect": "http 302", "silent": "time-out"}
@@ -61,6 +70,15 @@ def test_a_server_that_dies_in_mid_run_fails_the_rest(generator: LoadGenerator) 
     assert len(run.log) == len(schedule(plan))
     assert 0 < run.log.failed.mean() < 1
     assert set(run.measurement.errors) <= {"connection closed", "no connection"}
+
+
+def test_a_backlog_without_end_stops_the_run(generator: LoadGenerator) -> None:
+    plan = LoadPlan(rate_per_s=300, duration_s=20, seed=5, timeout_s=60.0)
+    with fake_triton("--delay-ms", "10", "--one-at-a-time") as server:  # 100 requests/s
+        run = generator.run(target(server.url), plan, limit_ms=20.0)
+    assert run.stopped == "overloaded"
+    assert len(run.log) < 300 * 10
+    assert not run.log.failed.any()  # what had left was waited for
 
 
 def test_a_closed_loop_may_have_fewer_users_than_load_processes() -> None:
@@ -98,6 +116,20 @@ def test_several_processes_carry_out_one_schedule() -> None:
     assert not run.log.failed.any()
     assert most_in_flight(closed.log) == 3
     assert (np.diff(closed.log.scheduled_ns) >= 0).all()
+
+
+def test_tls_with_its_authority_without_and_insecure(generator: LoadGenerator) -> None:
+    ca = TLS_FOLDER / "localhost-ca.pem"
+    with fake_triton("--tls", "--size", "30000", scheme="https") as server:
+        by_name = server.url.replace("127.0.0.1", "localhost")
+        good = Target(url=by_name, model_name="delay", ca_cert=ca)
+        assert not generator.run(good, PLAN).log.failed.any()
+        with pytest.raises(TargetUnreachable, match=r"certificate of .* is not accepted"):
+            generator.run(target(by_name), PLAN)
+        with pytest.raises(TargetUnreachable, match=r"certificate of .* is not accepted: .*127\.0\.0\.1"):
+            generator.run(Target(url=server.url, model_name="delay", ca_cert=ca), PLAN)
+        careless = Target(url=server.url, model_name="delay", insecure=True)
+        assert not generator.run(careless, PLAN).log.failed.any()
 
 
 def test_a_load_process_that_dies_is_an_error_and_is_replaced() -> None:

@@ -4,10 +4,10 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnxruntime
@@ -26,7 +26,7 @@ from model_repo.repository.write import write_final_repository
 from model_repo.server.hosts import serve_repository
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.triton import serve
-from model_repo.spec import Engine, ServerKind
+from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
 from optimizer.run.bundle import winner_of
 from optimizer.run.own_model import own_engines
@@ -210,6 +210,38 @@ def test_a_run_ends_with_the_users_text_and_a_bundle_that_is_served(tmp_path: Pa
     assert ("dynamic_batching" in loaded) == winner.dynamic_batching
 
 
+def test_an_ensemble_is_served_with_changes_of_its_members(tmp_path: Path) -> None:
+    ensemble(tmp_path / "users", second="dynamic_batching { }\n")
+    before = fingerprint(tmp_path / "users")
+    (engine,) = read(config_for(tmp_path, model="pair", protocol="grpc"))
+    assert [member.model_name for member in engine.members] == ["first", "second"]
+    as_it_is = default_config(engine)
+    first, second = as_it_is.members
+    with serve(ServerOptions(run_dir=tmp_path / "run")) as server:
+        x = np.arange(8, dtype=np.float32).reshape(2, 4)
+        for members in (
+            (first, second),
+            (first, replace(second, instance_count=3)),
+            (replace(first, max_batch_size=2, preferred_batch_sizes=()), replace(second, max_queue_delay_us=500)),
+        ):
+            server.load(replace(as_it_is, members=members))
+            server.check()
+            (y,) = infer(server.endpoint, "pair", {"x": x}).values()
+            np.testing.assert_array_equal(y, 2 * (2 * x + 1) + 1)
+            counts = [
+                get(server.endpoint, f"/v2/models/{name}/config")["instance_group"] for name in ("first", "second")
+            ]
+            assert [sum(group["count"] for group in groups) for groups in counts] == [
+                one.instance_count for one in members
+            ]
+        loaded = [(server.repository / name / "notes.txt").read_text() for name in ("first", "second")]
+        assert loaded == ["loaded\n" * one.instance_count for one in members]  # each process once
+        assert get(server.endpoint, "/v2/models/pair/config")["max_batch_size"] == 2  # as many as `first` takes
+        server.unload()
+        assert not any(server.repository.iterdir())
+    assert fingerprint(tmp_path / "users") == before
+
+
 CALLER = MODEL.replace(
     "        found =",
     """        asked = pb_utils.InferenceRequest(
@@ -310,34 +342,28 @@ def test_an_ensemble_that_is_busy_makes_room_for_the_next_configuration(tmp_path
         assert answer.exception() is not None
 
 
-@pytest.mark.parametrize(("kind", "protocol"), [("embedded", "grpc"), ("local", "http"), ("docker", "http")])
-def test_an_ensemble_is_completed_and_served_with_changes_of_its_members(
-    tmp_path: Path, kind: ServerKind, protocol: str
+@pytest.mark.parametrize("kind", ["local", "docker"])
+def test_a_server_that_is_not_embedded_completes_and_serves_an_ensemble(
+    tmp_path: Path, kind: Literal["local", "docker"]
 ) -> None:
     ensemble(tmp_path / "users", second="dynamic_batching { }\n")
     before = fingerprint(tmp_path / "users")
     folder = tmp_path / "server"
-    paths = {
-        "local": lambda: tritonserver_on_path(folder),
-        "docker": lambda: docker_on_path(folder, DEFAULT_IMAGE),
-    }
-    with paths.get(kind, nullcontext)():
-        (engine,) = read(config_for(tmp_path, model="pair", server=kind, protocol=protocol))
-        assert [member.model_name for member in engine.members] == ["first", "second"]
+    path = docker_on_path(folder, DEFAULT_IMAGE) if kind == "docker" else tritonserver_on_path(folder)
+    with path:
+        (engine,) = read(config_for(tmp_path, model="pair", server=kind))
         config = default_config(engine)
         first, second = config.members
         smaller = replace(first, max_batch_size=2, preferred_batch_sizes=())
         with serve(ServerOptions(run_dir=tmp_path / "run", kind=kind)) as server:
-            x = np.arange(8, dtype=np.float32).reshape(2, 4)
-            for members in ((first, second), (smaller, replace(second, instance_count=3))):
+            for members in (
+                (first, second),
+                (smaller, replace(second, instance_count=3)),
+            ):
                 server.load(replace(config, members=members))
                 server.check()
-                (y,) = infer(server.endpoint, "pair", {"x": x}).values()
-                np.testing.assert_array_equal(y, 2 * (2 * x + 1) + 1)
-                models = [
-                    get(server.endpoint, f"/v2/models/{name}/config") for name in ("first", "second", "pair")
-                ]
-                counts = [sum(group["count"] for group in model["instance_group"]) for model in models[:2]]
-                assert counts == [one.instance_count for one in members]
-            assert models[2]["max_batch_size"] == 2  # as many as `first` takes
+                (y,) = infer(server.endpoint, "pair", {"x": np.ones((1, 4), np.float32)}).values()
+                np.testing.assert_array_equal(y, np.full((1, 4), 7, np.float32))
+            groups = get(server.endpoint, "/v2/models/second/config")["instance_group"]
+    assert sum(group["count"] for group in groups) == 3
     assert fingerprint(tmp_path / "users") == before

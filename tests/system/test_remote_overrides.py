@@ -148,6 +148,23 @@ def _enter(theirs: Theirs) -> None:
         pass
 
 
+def test_a_model_that_somebody_else_loads_meanwhile_is_noticed_and_stays(start: Any, tmp_path: Path) -> None:
+    theirs = start(tmp_path)
+    before = theirs.configs()
+    as_it_is = theirs.read()
+    problems: list[str] = []
+    with overriding(theirs.options, problems.append) as server:
+        server.load(as_it_is)
+        other = {**before["first"], "instance_group": [{"count": 1, "kind": "KIND_CPU"}]}
+        control.load_model(theirs.endpoint, "first", timeout_s=60.0, config=other)
+        set_since = theirs.configs()["first"]
+        for _ in range(2):
+            with pytest.raises(ServerError, match="first"):
+                server.load(as_it_is)
+    assert theirs.configs() == {**before, "first": set_since}
+    assert "first" in problems[0]
+
+
 def test_a_model_that_fails_leaves_the_others_to_the_next_configuration(start: Any, tmp_path: Path) -> None:
     theirs = start(tmp_path)
     before = theirs.configs()
@@ -193,6 +210,25 @@ def _vary(theirs: Theirs) -> None:
             with pytest.raises(NotAsSent, match=f"second .*{min(change)}"):
                 server.load(replace(as_it_is, members=(first, changed)))
         server.load(as_it_is)
+    assert theirs.configs() == before
+
+
+def test_what_cannot_be_restored_stays_on_disk_and_the_rest_is_restored(start: Any, tmp_path: Path) -> None:
+    theirs = start(tmp_path)
+    before = theirs.configs()
+    as_it_is = theirs.read()
+    first, second = as_it_is.members
+    code = theirs.repository / "first" / "1" / "model.py"
+    text = code.read_text()
+    problems: list[str] = []
+    with overriding(theirs.options, problems.append) as server:
+        members = (replace(first, instance_count=3), replace(second, instance_count=3))
+        server.load(replace(as_it_is, members=members))
+        code.write_text("raise ValueError('no license')\n")
+    assert "first" in problems[0]
+    assert theirs.counts() == [3, 2]
+    code.write_text(text)
+    assert len(list(restore_all(tmp_path / "journals"))) == 1
     assert theirs.configs() == before
 
 

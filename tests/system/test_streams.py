@@ -75,6 +75,25 @@ def test_every_behaviour_is_counted_as_what_it_is(behaviour: str, generator: Loa
     check_times(log, TTFT_S + (TPOT_S * (TOKENS - 1) if behaviour == "one-write" else 0.0))
 
 
+@pytest.mark.parametrize("laws", [{}, {"tokens_per_frame": 4}, {"hidden_tokens": 12}])
+def test_tokens_count_from_the_end_of_the_first_event(laws: dict[str, int], generator: LoadGenerator) -> None:
+    with llm_server(ttft_s=TTFT_S, tpot_s=0.02, **laws) as server:
+        log = load(generator, server).log
+    assert not log.failed.any()
+    assert log.streams is not None
+    first, later = log.streams["tokens_first"], log.streams["tokens_later"]
+    assert set((first + later).tolist()) == {TOKENS - laws.get("hidden_tokens", 0)}
+    assert first.min() == laws.get("tokens_per_frame", 1)  # more if the server was stopped for a moment
+
+
+def test_a_reply_ends_when_it_is_done(generator: LoadGenerator) -> None:
+    with llm_server(ttft_s=TTFT_S, tpot_s=TPOT_S, after_done_s=0.5) as server:
+        log = load(generator, server).log
+    assert log.streams is not None
+    assert not log.failed.any()
+    assert np.min(log.done_ns - log.streams["last_ns"]) < 0.5e9
+
+
 def test_an_endpoint_that_does_not_stream_is_refused_before_the_load(generator: LoadGenerator) -> None:
     with llm_server(streams=0) as server:
         with pytest.raises(TargetRefused, match="application/json"):

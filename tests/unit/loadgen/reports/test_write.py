@@ -6,12 +6,32 @@ from load_records import record
 
 from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
+from loadgen.records.record import LoadTestRecord
 from loadgen.reports.write import check_writable, write_reports
 
 
 def small_log() -> RequestLog:
     times = np.arange(1, 4, dtype=np.int64)
     return RequestLog(scheduled_ns=times, sent_ns=times, done_ns=times + 5, outcome=np.zeros(3, np.uint8))
+
+
+def outputs(folder: Path) -> dict[str, Path]:
+    names = {"--output": "run.json", "--html": "run.html", "--junit": "run.xml", "--csv": "run"}
+    return {option: folder / name for option, name in names.items()}
+
+
+def test_every_file_that_was_asked_for_is_written(tmp_path: Path) -> None:
+    check_writable(outputs(tmp_path / "new"))
+    assert write_reports(record(), small_log(), outputs(tmp_path / "new")) == []
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        "run.html",
+        "run.json",
+        "run.xml",
+        "run_failures.csv",
+        "run_stats.csv",
+        "run_stats_history.csv",
+    ]
+    assert LoadTestRecord.model_validate_json((tmp_path / "new" / "run.json").read_bytes()) == record()
 
 
 def test_a_file_that_cannot_be_written_does_not_keep_the_others_from_it(tmp_path: Path) -> None:

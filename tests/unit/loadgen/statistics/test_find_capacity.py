@@ -1,14 +1,23 @@
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from simulated_load import SimulatedLoad
-from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
+from simulated_queues import BATCHING_GPU, LONG_BURSTS, Queue, constant_servers, log_of
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.find_capacity import CapacityEstimate, find_capacity
 from loadgen.statistics.probe import Probe
+
+SLOW = Queue(
+    name="60 ms a request",
+    completions=partial(constant_servers, service_s=0.06, servers=1),
+    limit_ms=50,
+    rate_at_limit_per_s=math.nan,
+)
 
 
 def found(
@@ -45,6 +54,32 @@ def test_the_same_seed_probes_the_same_rates_and_another_seed_others() -> None:
     )
     assert first.rate_per_s == second.rate_per_s != other.rate_per_s
     assert loads[0].rates == loads[1].rates != loads[2].rates
+
+
+def test_a_server_too_slow_for_a_lone_request_says_so() -> None:
+    estimate = found(SimulatedLoad(SLOW), start_rate_per_s=20.0)
+    assert estimate.outcome == "too_slow"
+    assert estimate.rate_per_s is None
+    assert estimate.lone_latency_ms == pytest.approx(60, rel=0.2)
+
+
+@pytest.mark.parametrize("start_per_s", [None, 100.0, 300.0, 5000.0])
+def test_a_server_that_is_slower_when_idle_has_a_capacity(start_per_s: float | None) -> None:
+    """It takes 12 ms after 20 ms of silence, else 1 ms; its queue ends at 2,500/s."""
+
+    def sleepy(rate_per_s: float, duration_s: float, seed: int, watch: object = None) -> Probe:
+        del watch
+        gaps = np.random.default_rng(seed).exponential(1 / rate_per_s, round(2 * rate_per_s * duration_s) + 10)
+        times = np.cumsum(gaps)
+        times = times[times < duration_s]
+        taken = constant_servers(np.random.default_rng(0), times[None, :], service_s=0.0004, servers=1)[0]
+        slow = np.diff(times, prepend=-1.0) > 0.02
+        return Probe(log=log_of(times, taken + np.where(slow, 0.012, 0.001)), overloaded=False, problems=())
+
+    limits = (LatencyLimit(limit_ms=5),)
+    estimate = find_capacity(sleepy, limits=limits, budget_s=60, seed=1, start_rate_per_s=start_per_s)
+    assert estimate.outcome == "found"
+    assert 1500 < estimate.rate_per_s < 2500
 
 
 def test_a_server_that_answers_nothing_is_too_slow() -> None:
@@ -122,6 +157,13 @@ def test_what_was_never_tried_is_not_estimated() -> None:
     estimate = found(load, budget_s=4)
     assert estimate.outcome == "found"
     assert estimate.rate_per_s <= max(load.rates)
+
+
+def test_stop_ends_it_with_what_is_known() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    estimate = found(load, stop=lambda: len(load.rates) >= 3)
+    assert len(load.rates) == 3
+    assert estimate.outcome == "found"
 
 
 def test_where_latencies_are_flat_until_requests_pile_up_the_estimate_is_at_that_cliff() -> None:

@@ -34,6 +34,19 @@ def test_a_slow_beginning_is_cut() -> None:
     assert steady.stationary
 
 
+def test_a_run_that_keeps_getting_slower_is_not_stationary() -> None:
+    times = arrivals(300, 20)
+    steady = steady_state(log_of(times, noisy(times, 0.005 * np.exp(times / 4))), limit_ms=1000)
+    assert not steady.stationary
+
+
+def test_a_growing_queue_is_overloaded() -> None:
+    log = next(LONG_BURSTS.logs(1300, 6, seed=1, runs=1))
+    steady = steady_state(log, limit_ms=LONG_BURSTS.limit_ms)
+    assert steady.backed_up
+    assert steady.growing
+
+
 def test_a_queue_at_its_limit_is_not_overloaded() -> None:
     for log in LONG_BURSTS.logs(LONG_BURSTS.rate_at_limit_per_s, 10, seed=1, runs=20):
         assert not steady_state(log, limit_ms=LONG_BURSTS.limit_ms).growing

@@ -116,6 +116,16 @@ def test_the_store_and_the_winner_say_no_capacity_below_what_was_met(tmp_path: P
     assert [one.rate_at_limit_per_s for one in read_trials(tmp_path)] == [max(met)]
 
 
+def test_a_machine_that_became_three_times_slower_still_gets_a_certificate(tmp_path: Path) -> None:
+    """One run that is not met shows at which rate the next has to be."""
+    given = bench(service_s=slower(b16=2.5))
+    found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=120.0)
+    found.assert_confirmed_twice()
+    assert found.certificate.rate_per_s < 16 / (2.5 * EXECUTION_S)
+    assert sum(not line.met for line in read_confirmations(tmp_path)) <= 3
+    found.assert_within_budget()
+
+
 def test_a_client_that_always_sends_late_ends_it_without_a_certificate(tmp_path: Path) -> None:
     given = bench(late_runs=range(1000))
     found = of_two(tmp_path, given)
@@ -148,6 +158,13 @@ def test_a_rate_whose_second_runs_were_not_trusted_keeps_its_first_and_says_so(t
     assert (found.certificate.servers, found.certificate.caveat) == (1, Caveat.NOT_TRUSTED)
     assert found.certificate.rate_per_s == given.runs[0].rate_per_s
     assert found.certificate.confidence < SLO.confidence
+
+
+def test_a_run_that_was_not_trusted_is_not_counted(tmp_path: Path) -> None:
+    given = bench(late_runs=[0])
+    found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=60.0)
+    found.assert_confirmed_twice()
+    assert [note.code for note in found.notes] == ["run_not_trusted"]
 
 
 @dataclass

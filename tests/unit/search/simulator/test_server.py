@@ -64,6 +64,12 @@ def test_a_preferred_size_goes_at_once() -> None:
     assert done_ms(server, 0, 1, 100) == [11, 11, 115]
 
 
+def test_batches_that_are_formed_ahead_are_merged_when_they_fit() -> None:
+    """Preferred pairs, formed while the instance is busy, leave together once both are old enough."""
+    server = SimulatedServer(service_s=service(8), max_queue_delay_s=0.001, preferred_batch_sizes=(2,))
+    assert done_ms(server, 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 20.5, 20.5]
+
+
 def shapes_of(text: str, max_batch: int = 4, *, instances: int = 1, **changes: Any) -> SimulatedServer:
     """Requests of the shapes a (10 ms) and b (20 ms a batch), in turn as written."""
     service_s = np.stack([service(max_batch, instances), service(max_batch, instances, fixed_s=0.020)])
