@@ -160,7 +160,7 @@ class TritonUser(User):
         longest_s = given.get("longest_s") or given.get("run_time")
         duration_s = self.duration_s or longest_s or 600.0
         if text := given.get("duration"):
-            duration_s = duration_ms(text, option="--duration", default_unit="s")[0] / 1e3
+            duration_s = duration_ms(text, option="--duration", default_unit="s") / 1e3
         return LoadPlan(
             rate_per_s=(given.get("rate") or self.rate_per_s) / given.get("open_loops", 1),
             duration_s=float(min(duration_s, longest_s or duration_s)),

@@ -48,7 +48,7 @@ def delays_from_text(text: str) -> tuple[int, ...]:
     """Return the queue delays in a text such as `0,2ms`, in us. Raises BadInput."""
     found = set()
     for part in map(str.strip, text.split(",")):
-        delay_ms = 0.0 if re.fullmatch(r"0+[a-zµ]*", part) else duration_ms(part, option="--queue-delay")[0]
+        delay_ms = 0.0 if re.fullmatch(r"0+[a-zµ]*", part) else duration_ms(part, option="--queue-delay")
         if delay_ms > LONGEST_DELAY_MS:
             raise BadInput(f"--queue-delay {part} is over a minute.", "Give delays below the latency limit.")
         found.add(round(1000 * delay_ms))
@@ -163,7 +163,7 @@ def _with_model(text: str) -> WithModel:
         raise BadInput(f"{option} has no rate of at most a million requests/s.", EXAMPLE)
     colocated = Colocated(model=name, rate_per_s=rate_per_s)
     limits = tuple(
-        LatencyLimit(limit_ms=duration_ms(given[key], option=f"--{key}")[0], quantile=share, colocated=colocated)
+        LatencyLimit(limit_ms=duration_ms(given[key], option=f"--{key}"), quantile=share, colocated=colocated)
         for key, share in QUANTILES.items()
         if key in given
     )

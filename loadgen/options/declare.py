@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from loadgen.errors import BadInput
 from loadgen.printable import printable
 from loadgen.spec.limits import MEASURES, QUANTILES, LatencyLimit, StreamLimit
-from loadgen.spec.units import noted_duration_ms
+from loadgen.spec.units import duration_ms
 
 Kind = TypeVar("Kind")
 
@@ -86,7 +86,7 @@ class OptionField:
         if self.zero and given.strip().rstrip("mshin ") in ("0", "0.0"):
             return 0.0
         if self.unit is not None:
-            value_ms = noted_duration_ms(given, option=self.flag, default_unit=self.unit, note=note)
+            value_ms = duration_ms(given, option=self.flag, default_unit=self.unit, note=note)
             if self.limit is not None:
                 return self.limit(limit_ms=value_ms)
             return value_ms / 1000 if self.unit == "s" else value_ms

@@ -17,17 +17,15 @@ _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _MS_PER_UNIT = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3, "min": 60e3, "h": 3600e3}
 
 
-def duration_ms(text: str, *, option: str, default_unit: str | None = None) -> tuple[float, bool]:
-    """The duration in ms, and whether the unit was assumed.
+def duration_ms(
+    text: str, *, option: str, default_unit: str = "", note: Callable[[str], object] = lambda _: None
+) -> float:
+    """Return the duration in ms; a bare number takes `default_unit`, and `note` is told so.
 
-    A number without a unit takes `default_unit`. Raises BadInput for anything that is not a positive,
-    finite duration.
+    Raises BadInput for anything that is not a positive, finite duration.
     """
     match = _DURATION.fullmatch(text)
-    unit = match.group(2) if match else ""
-    assumed = match is not None and not unit
-    if assumed and default_unit is not None:
-        unit = default_unit
+    unit = (match.group(2) or default_unit) if match else ""
     if match is None or unit not in _MS_PER_UNIT:
         raise BadInput(
             f"{option} {text!r} is not a duration.",
@@ -38,16 +36,9 @@ def duration_ms(text: str, *, option: str, default_unit: str | None = None) -> t
         raise BadInput(
             f"{option} {text} is not above zero.", f"Give a positive duration, for example {option} 50ms"
         )
-    return value, assumed
-
-
-def noted_duration_ms(text: str, *, option: str, default_unit: str, note: Callable[[str], object]) -> float:
-    """Return the duration in ms; `note` takes the unit that was assumed for a bare number. Raises BadInput."""
-    value_ms, assumed = duration_ms(text, option=option, default_unit=default_unit)
-    if assumed:
-        value = value_ms / _MS_PER_UNIT[default_unit]
-        note(f"{option} {text} has no unit: taken as {value:g} {default_unit}.")
-    return value_ms
+    if not match.group(2):
+        note(f"{option} {text} has no unit: taken as {float(match.group(1)):g} {default_unit}.")
+    return value
 
 
 def shape_from_text(text: str) -> tuple[str, tuple[int, ...]]:

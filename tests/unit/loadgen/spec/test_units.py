@@ -1,7 +1,7 @@
 import pytest
 
 from loadgen.errors import BadInput
-from loadgen.spec.units import duration_ms, memory_bytes, noted_duration_ms, shape_from_text, share_from_text
+from loadgen.spec.units import duration_ms, memory_bytes, shape_from_text, share_from_text
 
 
 @pytest.mark.parametrize(
@@ -9,17 +9,13 @@ from loadgen.spec.units import duration_ms, memory_bytes, noted_duration_ms, sha
     [("50ms", 50), ("0.2s", 200), ("1.5 s", 1500), ("250us", 0.25), ("10m", 600_000), ("1e2ms", 100), ("+5ms", 5)],
 )
 def test_durations_are_read_with_their_unit(text: str, expected_ms: float) -> None:
-    assert duration_ms(text, option="--p99", default_unit="ms") == (pytest.approx(expected_ms), False)
-
-
-def test_a_missing_unit_is_assumed_and_said() -> None:
-    assert duration_ms("50", option="--p99", default_unit="ms") == (50, True)
+    assert duration_ms(text, option="--p99", default_unit="ms") == pytest.approx(expected_ms)
 
 
 def test_what_a_number_without_a_unit_was_taken_for_is_noted_in_that_unit() -> None:
     notes: list[str] = []
-    assert noted_duration_ms("1.5", option="--warmup", default_unit="s", note=notes.append) == 1500
-    assert noted_duration_ms("2s", option="--warmup", default_unit="s", note=notes.append) == 2000
+    assert duration_ms("1.5", option="--warmup", default_unit="s", note=notes.append) == 1500
+    assert duration_ms("2s", option="--warmup", default_unit="s", note=notes.append) == 2000
     assert notes == ["--warmup 1.5 has no unit: taken as 1.5 s."]
 
 
