@@ -81,20 +81,18 @@ class GpuSampler:
     """Reads the GPUs twice per second while its `with` block lasts; `use` sums up the readings."""
 
     def __init__(self, read: ReadSample | None) -> None:
-        self._read = read
+        self._read = read or (lambda: None)
         self._samples: list[GpuSample] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, name="gpu-sampler", daemon=True)
 
     def __enter__(self) -> Self:
-        if self._read is not None:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        if self._read is not None:
-            self._thread.join()
+        self._thread.join()
 
     @property
     def use(self) -> GpuUse | None:
@@ -102,11 +100,7 @@ class GpuSampler:
         return use_from_samples(self._samples)
 
     def _look(self) -> None:
-        assert self._read is not None
-        while True:
-            sample = self._read()
-            if sample is None:
-                return
+        while (sample := self._read()) is not None:
             self._samples.append(sample)
             if self._stop.wait(_EVERY_S):
                 return
