@@ -25,6 +25,13 @@ from model_repo.repository.write import place, runtime_files, writing
 from model_repo.spec import VERSION, Runtime, ServingConfig
 from search.records.recommendation import RecommendationRecord
 
+SMOKE_FOLDERS: tuple[tuple[Target, str], ...] = (
+    ("compose", "compose"),
+    ("kubernetes", "kubernetes/smoke"),
+    ("kubernetes", "kubernetes/components/argo-rollouts"),
+)
+"""From these folders of the targets a smoke test runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
@@ -65,7 +72,7 @@ def bundle_from_recommendation(
     for name, text in ((TRACE_FILE, trace), (LENGTHS_FILE, lengths)):
         if name in plan.smoke.files and text is not None:
             kept = smoke_file(text, MAX_BYTES // len(plan.smoke.files))
-            texts |= {f"{folder}/{name}": kept for folder in _smoke_folders(targets)}
+            texts |= {f"{folder}/{name}": kept for target, folder in SMOKE_FOLDERS if target in targets}
     copies: dict[str, Path] = {}
     repositories: dict[str, Runtime] = {REPOSITORY: plan.runtime.runtime}  # what was measured
     if plan.offers_native:
@@ -227,15 +234,6 @@ def step_aside(folder: Path, suffix: str = "old") -> Path | None:
     )
     old = next(path for path in beside if not os.path.lexists(path))
     return folder.rename(old)
-
-
-def _smoke_folders(targets: Collection[Target]) -> Iterator[str]:
-    """Yield the folders from which a smoke test runs."""
-    if "compose" in targets:
-        yield "compose"
-    if "kubernetes" in targets:
-        yield "kubernetes/smoke"
-        yield "kubernetes/components/argo-rollouts"
 
 
 def _parent_made(path: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -18,38 +18,16 @@ SUMMARY_ERRORS = ((0.9, 0.01), (0.99, 0.005), (1.0, 0.001))
 Prometheus' `quantile:error` pairs."""
 
 
-@dataclass(frozen=True, slots=True)
-class BurnAlert:
-    """One of the four alerts on the speed at which the error budget is used up."""
-
-    speed: str
-    factor: float
-    long: str
-    short: str
-    severity: str
-    percent: str
-
-
-BURN_RATES = (
-    ("Fast", 14.4, "1h", "5m", "critical"),
-    ("Quick", 6.0, "6h", "30m", "critical"),
-    ("Slow", 3.0, "1d", "2h", "warning"),
-    ("Creeping", 1.0, "3d", "6h", "warning"),
+BURN_RATES: tuple[dict[str, Any], ...] = (
+    {"speed": "Fast", "factor": 14.4, "long": "1h", "short": "5m", "severity": "critical"},
+    {"speed": "Quick", "factor": 6.0, "long": "6h", "short": "30m", "severity": "critical"},
+    {"speed": "Slow", "factor": 3.0, "long": "1d", "short": "2h", "severity": "warning"},
+    {"speed": "Creeping", "factor": 1.0, "long": "3d", "short": "6h", "severity": "warning"},
 )
 """Google, The Site Reliability Workbook, ch. 5: 2 % of a month's budget in an hour, 5 % in six hours,
 10 % in three days."""
 
 BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryMetric:
-    """A metric of the canary, and its highest allowed value."""
-
-    name: str
-    words: str
-    query: str
-    most: float
 
 
 def selector(job: str, model: str, **more: str) -> Markup:
@@ -90,14 +68,10 @@ def summary_option(quantile: float, *further: float) -> str:
     return ",".join(pairs)
 
 
-def burn_alerts(quantile: float) -> tuple[BurnAlert, ...]:
+def burn_alerts(quantile: float) -> list[dict[str, Any]]:
     """Return the alerts that can fire: a budget of 10 % cannot be used up 14.4 times too fast."""
-    budget = 1 - quantile
-    return tuple(
-        BurnAlert(speed, factor, long, short, severity, percent=f"{100 * factor * budget:g}")
-        for speed, factor, long, short, severity in BURN_RATES
-        if factor * budget < 1
-    )
+    shares = [(rate, rate["factor"] * (1 - quantile)) for rate in BURN_RATES]
+    return [{**rate, "percent": f"{100 * share:g}"} for rate, share in shares if share < 1]
 
 
 def request_rate(where: str) -> str:
@@ -108,10 +82,11 @@ def request_rate(where: str) -> str:
     )
 
 
-def canary_metrics(
-    *, model: str, job: str, namespace: str, limit_us: str, quantile: str
-) -> tuple[CanaryMetric, ...]:
-    """Return the metrics that judge a canary. Argo fills in `{{args.canary}}` and `{{args.stable}}` as it runs."""
+def canary_metrics(*, model: str, job: str, namespace: str, limit_us: str, quantile: str) -> list[dict[str, Any]]:
+    """Return the metrics that judge a canary, each with the `most` that is allowed.
+
+    Argo fills in `{{args.canary}}` and `{{args.stable}}` as it runs.
+    """
 
     def of(version: str, **more: str) -> str:
         return selector(
@@ -128,23 +103,23 @@ def canary_metrics(
             f"    + sum(rate(nv_inference_request_failure{of(version)}[2m])))"
         )
 
-    return (
-        CanaryMetric(
-            name="latency-limit",
-            words="Its worst replica is within the limit.",
-            query=f"{latency('canary')} / {limit_us}",
-            most=1.0,
-        ),
-        CanaryMetric(
-            name="latency-against-running",
-            words="It is not more than a quarter slower than the worst replica of the running version.",
-            query=f"{latency('canary')}\n  / {latency('stable')}",
-            most=1.25,
-        ),
-        CanaryMetric(
-            name="failures-against-running",
-            words="It does not fail more often, but for one request in a thousand.",
-            query=f"{failures('canary')}\n- ({failures('stable')})",
-            most=0.001,
-        ),
-    )
+    return [
+        {
+            "name": "latency-limit",
+            "words": "Its worst replica is within the limit.",
+            "query": f"{latency('canary')} / {limit_us}",
+            "most": 1.0,
+        },
+        {
+            "name": "latency-against-running",
+            "words": "It is not more than a quarter slower than the worst replica of the running version.",
+            "query": f"{latency('canary')}\n  / {latency('stable')}",
+            "most": 1.25,
+        },
+        {
+            "name": "failures-against-running",
+            "words": "It does not fail more often, but for one request in a thousand.",
+            "query": f"{failures('canary')}\n- ({failures('stable')})",
+            "most": 0.001,
+        },
+    ]

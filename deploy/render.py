@@ -40,26 +40,6 @@ MANIFEST_FILE = "manifest.json"
 DRIFT = 1.25
 """An alert fires if a million inferences cost more than 1.25 times the planned amount."""
 
-BEHAVIOR = Markup("""\
-# Up at once; down by one replica a minute, when ten minutes have not needed it.
-scaleUp:
-  stabilizationWindowSeconds: 0
-  policies:
-    - type: Percent
-      value: 100
-      periodSeconds: 15
-    - type: Pods
-      value: 4
-      periodSeconds: 15
-  selectPolicy: Max
-scaleDown:
-  stabilizationWindowSeconds: 600
-  policies:
-    - type: Pods
-      value: 1
-      periodSeconds: 60
-""")
-
 CONTENTS = (
     (REPOSITORY + "/", "the model with its `config.pbtxt`, for the runtime that was measured"),
     (NATIVE_REPOSITORY + "/", "the same for Triton's native backend: **not measured**"),
@@ -86,7 +66,12 @@ def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str
         files[path] = _rendered(f"{path}.j2", context)
     if "kubernetes" in targets:
         files[f"kubernetes/base/{DASHBOARD_FILE}"] = files[DASHBOARD_FILE]
-    context["contents"] = _contents(plan, files)
+    always = {REPOSITORY + "/", MANIFEST_FILE} | ({NATIVE_REPOSITORY + "/"} if plan.offers_native else set())
+    context["contents"] = [
+        (path, Markup(words))  # noqa: S704
+        for path, words in CONTENTS
+        if path in always or any(name.startswith(path) for name in files)
+    ]
     files[README_FILE] = _rendered(f"{README_FILE}.j2", context)
     return {path: str(text) for path, text in sorted(files.items())}
 
@@ -143,7 +128,7 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "budget_percent": f"{100 * plan.error_budget:g}",
         "scrape_s": f"{SCRAPE_INTERVAL_S:g}",
         "hpa_sync_s": f"{HPA_SYNC_S:g}",
-        "behavior": BEHAVIOR,
+        "behavior": _rendered("scaling-behavior.j2", {}),
         "files_folder": FILES_FOLDER,
         "server_arguments": server_arguments(plan),
         "startup_failures": max(60, math.ceil(5 * plan.scaling.start_s)),
@@ -226,19 +211,12 @@ def _kserve(plan: Plan) -> dict[str, str]:
     return {"kserve_metric": metric, "kserve_target": str(max(1, target)), "kserve_target_words": words}
 
 
-def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, Markup]]:
-    always = {REPOSITORY + "/", MANIFEST_FILE} | ({NATIVE_REPOSITORY + "/"} if plan.offers_native else set())
-    return [
-        (path, Markup(words))  # noqa: S704
-        for path, words in CONTENTS
-        if path in always or any(name == path or name.startswith(path) for name in files)
-    ]
-
-
 def _figures(plan: Plan) -> dict[str, str]:
     """Return numbers as text for people; names that end in `_exact` are for machines."""
     found, scaling, certificate = plan.found, plan.scaling, plan.certificate
-    cost = found.cost
+    cost, price, machine = found.cost, found.cost.price, found.machine
+    as_of = f", as of {price.as_of}" if price.as_of else ""
+    gpus = f" and {', '.join(machine.gpus)}" if machine.gpus else ""
     return {
         "certified": format_rate(certificate.rate_per_s),
         "certified_exact": f"{certificate.rate_per_s:.9g}",
@@ -249,15 +227,15 @@ def _figures(plan: Plan) -> dict[str, str]:
         "limit_ms": f"{found.slo.first.limit_ms:.9g}",
         "slo": found.slo.text,
         "further_words": "".join(f"; {_latency_words(seen)}" for seen in certificate.latencies[1:]),
-        "usd_per_hour": f"{cost.price.usd_per_hour:.9g}",
-        "price_words": _price_words(plan),
+        "usd_per_hour": f"{price.usd_per_hour:.9g}",
+        "price_words": f"{price.usd_per_hour:g} USD per hour: {price.describes} ({price.source}{as_of})",
         "certified_usd": f"{cost.cost_per_million_inferences_usd:.4g}",
         "planned_usd": f"{plan.cost_per_million_at_least_load_usd:.4g}",
         "drift_usd": f"{DRIFT * plan.cost_per_million_at_least_load_usd:.9g}",
         "baseline_usd": ""
         if cost.baseline_cost_per_million_inferences_usd is None
         else f"{cost.baseline_cost_per_million_inferences_usd:.4g}",
-        "hourly_usd": f"{scaling.min_replicas * cost.price.usd_per_hour:.4g}",
+        "hourly_usd": f"{scaling.min_replicas * price.usd_per_hour:.4g}",
         "rate": format_rate(scaling.traffic.rate_per_s),
         "target": format_rate(scaling.target_rate_per_s),
         "target_exact": f"{scaling.target_rate_per_s:.9g}",
@@ -265,23 +243,22 @@ def _figures(plan: Plan) -> dict[str, str]:
         "scaling_words": _scaling_words(plan),
         "shm_mib": str(plan.resources.shm_mib),
         "memory_words": _memory_words(plan),
-        "machine": _machine_words(plan),
+        "machine": f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB{gpus}",
     }
 
 
 def _scaling_words(plan: Plan) -> str:
     """Return the paragraph on the autoscaler's target."""
     scaling, traffic = plan.scaling, plan.scaling.traffic
-    start = {"measured": "measured, without pulling its image or adding a node"}.get(
-        scaling.start_source, scaling.start_source
-    )
+    measured = ", without pulling its image or adding a node" if scaling.start_source == "measured" else ""
     certified, target = format_rate(scaling.certified_rate_per_s), format_rate(scaling.target_rate_per_s)
     rate, peak = format_rate(traffic.rate_per_s), format_rate(traffic.peak_rate_per_s)
     text = (
         f"One replica is certified for {certified} requests/s. Another one is started above {target} each, which "
         f"leaves {100 * scaling.headroom:.1f} % free, because it comes {scaling.reaction_s:.3g} s late: "
         f"{RATE_WINDOW_S / 2:g} s is half the window of the query, {SCRAPE_INTERVAL_S:g} s the age of a sample, "
-        f"{HPA_SYNC_S:g} s the autoscaler's period, {scaling.start_s:.3g} s the start of a replica ({start}). "
+        f"{HPA_SYNC_S:g} s the autoscaler's period, {scaling.start_s:.3g} s the start of a replica "
+        f"({scaling.start_source}{measured}). "
         f"Growing from {rate} to {peak} requests/s within {traffic.ramp_s:g} s, the traffic becomes "
         f"{scaling.lead:.4g} times as high meanwhile, and the autoscaler overlooks {100 * HPA_TOLERANCE:g} %: "
         f"{certified} / ({1 + HPA_TOLERANCE:g} x {scaling.lead:.4g}). At least {scaling.min_replicas}: enough for "
@@ -298,12 +275,6 @@ def _latency_words(seen: CertifiedLatencyRecord) -> str:
     return f"{quantile_name(seen.quantile)}{of} {at} ms, between {low} and {high} ms"
 
 
-def _price_words(plan: Plan) -> str:
-    price = plan.found.cost.price
-    as_of = f", as of {price.as_of}" if price.as_of else ""
-    return f"{price.usd_per_hour:g} USD per hour: {price.describes} ({price.source}{as_of})"
-
-
 def _memory_words(plan: Plan) -> str:
     resources = plan.resources
     shared = resources.shared_memory_bytes
@@ -311,9 +282,3 @@ def _memory_words(plan: Plan) -> str:
     if resources.memory_measured:
         return f"one and a half times the memory of the server and its models{shm}"
     return f"half of the machine's, because the server's was not measured{shm}"
-
-
-def _machine_words(plan: Plan) -> str:
-    machine = plan.found.machine
-    gpus = f" and {', '.join(machine.gpus)}" if machine.gpus else ""
-    return f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB{gpus}"

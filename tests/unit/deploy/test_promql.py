@@ -7,7 +7,7 @@ from deploy.promql import BURN_RATES, burn_alerts, over_limit_steps, selector
 def test_every_burn_rate_can_be_seen(quantile: float) -> None:
     shares = [float(share) for share, _ in over_limit_steps(quantile)]
     for alert in burn_alerts(quantile):
-        assert any(share > alert.factor * (1 - quantile) for share in shares)
+        assert any(share > alert["factor"] * (1 - quantile) for share in shares)
 
 
 def test_a_budget_of_a_tenth_cannot_burn_14_times_too_fast() -> None:
