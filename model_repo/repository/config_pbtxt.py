@@ -45,9 +45,19 @@ def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -
     if runtime != "native":
         message.backend = "tritune" if config.engine.served_by(runtime) == "slots" else "python"
     else:
-        message.backend, message.platform = _native_backend(config)
+        if config.engine.backend not in NATIVE_BACKENDS:
+            raise ValueError(
+                f"NVIDIA's container has no backend for {config.engine.backend} engines.\n"
+                f"Serve {config.engine.model_name} with the Python backend, or build it for one of "
+                f"{', '.join(NATIVE_BACKENDS)}."
+            )
+        message.backend, message.platform = NATIVE_BACKENDS[config.engine.backend]
         message.default_model_filename = config.engine.model_file
-        _add_optimization(message, config)
+        if config.engine.device == "gpu":
+            message.optimization.input_pinned_memory.enable = True
+            message.optimization.output_pinned_memory.enable = True
+        if config.engine.backend == "tensorrt" and config.cuda_graph_batch_sizes:
+            _add_cuda_graphs(message, config)
     for key, value in _parameters(config, runtime).items():
         message.parameters[key].string_value = value
     return str(text_format.MessageToString(message))
@@ -161,17 +171,6 @@ def _protobuf() -> tuple[Any, Any]:
     return model_config_pb2.ModelConfig, text_format
 
 
-def _native_backend(config: ServingConfig) -> tuple[str, str]:
-    try:
-        return NATIVE_BACKENDS[config.engine.backend]
-    except KeyError:
-        raise ValueError(
-            f"NVIDIA's container has no backend for {config.engine.backend} engines.\n"
-            f"Serve {config.engine.model_name} with the Python backend, or build it for one of "
-            f"{', '.join(NATIVE_BACKENDS)}."
-        ) from None
-
-
 def _datatype(spec: TensorSpec) -> str:
     return "TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}"
 
@@ -209,7 +208,8 @@ def _warmup(config: ServingConfig) -> list[dict[str, Any]]:
 def _parameters(config: ServingConfig, runtime: Runtime) -> dict[str, str]:
     engine = config.engine
     if runtime == "native":
-        return _native_parameters(config)
+        threads = {"intra_op_thread_count": str(config.intra_op_threads), "inter_op_thread_count": "1"}
+        return {**threads, "execution_mode": "0"} if engine.backend == "onnxruntime" else {}
     if engine.device == "gpu":
         return {
             "model_file": engine.model_file,
@@ -226,30 +226,8 @@ def _parameters(config: ServingConfig, runtime: Runtime) -> dict[str, str]:
     }
 
 
-def _native_parameters(config: ServingConfig) -> dict[str, str]:
-    if config.engine.backend != "onnxruntime":
-        return {}
-    return {
-        "intra_op_thread_count": str(config.intra_op_threads),
-        "inter_op_thread_count": "1",
-        "execution_mode": "0",
-    }
-
-
-def _add_optimization(message: Any, config: ServingConfig) -> None:
-    """Set the GPU optimizations of Triton's own backends."""
-    if config.engine.device == "cpu":
-        return
-    message.optimization.input_pinned_memory.enable = True
-    message.optimization.output_pinned_memory.enable = True
-    if config.engine.backend == "tensorrt":
-        _add_cuda_graphs(message, config)
-
-
 def _add_cuda_graphs(message: Any, config: ServingConfig) -> None:
     """Add one graph per batch size, valid down to the next smaller size: else only exact sizes replay it."""
-    if not config.cuda_graph_batch_sizes:
-        return
     message.optimization.cuda.graphs = True
     shapes = {spec.name: spec.concrete_shape for spec in config.engine.inputs}
     if any(shape is None for shape in shapes.values()):

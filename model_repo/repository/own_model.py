@@ -227,22 +227,17 @@ def completed(text: str, loaded: Mapping[str, Any]) -> str:
         text = with_counts(text, [found if written < 1 <= found else None for written, found in counts])
     if written & {"backend", "platform"}:
         written |= {"backend", "platform"}
-    for name in ("name", "model_warmup", *written):
+    # The rest follows from the machine, or is the default.
+    decoupled = new.model_transaction_policy.decoupled
+    for name in ("name", "model_warmup", *written, *(() if decoupled else ("model_transaction_policy",))):
         new.ClearField(name)
-    _clear_what_follows(new)
+    for group in new.instance_group:
+        group.ClearField("name")
+        group.ClearField("gpus")
     more = str(text_format.MessageToString(new))
     for field, _ in new.ListFields():
         text = without_field(text, field.name)
     return added(text, f"{COMPLETED}{more}") if more else text
-
-
-def _clear_what_follows(message: Any) -> None:
-    """Clear what the server says and nobody needs: it follows from the machine, or is the default."""
-    if not message.model_transaction_policy.decoupled:
-        message.ClearField("model_transaction_policy")
-    for group in message.instance_group:
-        for name in ("name", "gpus"):
-            group.ClearField(name)
 
 
 def _tensors(tensors: Any) -> list[tuple[str, int, tuple[int, ...]]]:

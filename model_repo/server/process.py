@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -25,18 +26,9 @@ WORDS = "The kernel has killed a process since: out of memory."
 
 def count_memory_kills() -> int | None:
     """Return how many processes the kernel has killed for memory since boot; None if it has no such count."""
-    try:
-        return kills_in(_COUNTERS.read_text())
-    except OSError:
-        return None
-
-
-def kills_in(vmstat: str) -> int | None:
-    """Return the count in the text of /proc/vmstat; None if it has none."""
-    for line in vmstat.splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill":
-            return int(value)
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^oom_kill (\d+)$", _COUNTERS.read_text(), re.MULTILINE):
+            return int(found[1])
     return None
 
 

@@ -9,7 +9,7 @@ import pytest
 from model_repo.errors import ModelCrashed, ServerDied
 from model_repo.server.hosts import Host
 from model_repo.server.options import ServerOptions
-from model_repo.server.process import WORDS, count_memory_kills, kills_in
+from model_repo.server.process import WORDS, count_memory_kills
 from model_repo.server.triton import Server
 from model_repo.spec import Endpoint
 
@@ -55,8 +55,11 @@ def test_a_model_that_died_of_we_know_not_what_is_not_called_out_of_memory() -> 
     assert "out of memory" in str(ModelCrashed("m", why=WORDS))
 
 
-def test_the_kernels_counter_is_read() -> None:
-    assert kills_in("oom_kill_memcg 7\noom_kill 12\nnr_free_pages 1\n") == 12
-    assert kills_in("nr_free_pages 1\n") is None
+def test_the_kernels_counter_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, kills in (("oom_kill_memcg 7\noom_kill 12\nnr_free_pages 1\n", 12), ("nr_free_pages 1\n", None)):
+        (tmp_path / "vmstat").write_text(text)
+        with monkeypatch.context() as patched:
+            patched.setattr("model_repo.server.process._COUNTERS", tmp_path / "vmstat")
+            assert count_memory_kills() == kills
     found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
     assert count_memory_kills() == (int(found[1]) if found else None)
