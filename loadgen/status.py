@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 OK = 0
 TIMED_OUT = 1
@@ -19,7 +20,7 @@ NO_STREAM = 11
 _OTHER_STATUS = 19
 _OUT_OF = (errno.ENFILE, errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
-_NAMES = {
+_PLAIN_NAMES = {
     OK: "ok",
     TIMED_OUT: "time-out",
     NOT_CONNECTED: "no connection",
@@ -44,6 +45,14 @@ _GRPC_NAMES = (
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
+
+
+NAMES: Mapping[int, str] = {
+    **_PLAIN_NAMES,
+    **{base + at: f"http {first + at}" for first, count, base in _STATUS_RANGES for at in range(count)},
+    **{_GRPC_BASE + number: f"grpc {name}" for number, name in enumerate(_GRPC_NAMES) if number},
+}
+"""Every outcome's name for users: `time-out`, `http 503`, `grpc UNAVAILABLE`."""
 
 
 def outcome_of_http(status: int) -> int:
@@ -71,22 +80,6 @@ def is_passing(outcome: int) -> bool:
     return outcome == CLOSED or outcome_name(outcome) in _PASSING
 
 
-def is_outcome(number: int) -> bool:
-    """True if `outcome_name` has a name for the number."""
-    try:
-        outcome_name(number)
-    except (ValueError, IndexError):
-        return False
-    return True
-
-
 def outcome_name(number: int) -> str:
-    """Return the name for users: `time-out`, `http 503`, `grpc UNAVAILABLE`."""
-    if number in _NAMES:
-        return _NAMES[number]
-    if number > _GRPC_BASE:
-        return f"grpc {_GRPC_NAMES[number - _GRPC_BASE]}"
-    for first, count, base in _STATUS_RANGES:
-        if base <= number < base + count:
-            return f"http {first + number - base}"
-    raise ValueError(f"Unknown outcome {number}.\nOutcomes come from loadgen.status.")
+    """Return the outcome's name, see `NAMES`."""
+    return NAMES[number]

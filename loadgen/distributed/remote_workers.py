@@ -20,7 +20,7 @@ from loadgen.sending.children import error_from
 from loadgen.sending.plan_run import LoadJob
 from loadgen.sending.request_table import LogTable, planned_table
 from loadgen.spec.plan import LoadPlan
-from loadgen.status import is_outcome
+from loadgen.status import NAMES
 
 _START_DELAY_NS = 1_000_000_000
 _CLOCK_ROUNDS = 10
@@ -136,7 +136,7 @@ class RemoteWorkers:
         sent = np.frombuffer(data, ROW, count)
         rows = slice(part.number + part.n * parts, part.number + (part.n + count) * parts, parts)
         planned = np.array_equal(table.scheduled_ns[rows], sent["scheduled_ns"])
-        if not planned or not all(is_outcome(number) for number in np.unique(sent["outcome"]).tolist()):
+        if not planned or not all(number in NAMES for number in np.unique(sent["outcome"]).tolist()):
             raise WorkerDied(
                 f"the worker {part.worker} sent other requests than the plan has.\n"
                 "Install the same versions of tritune and NumPy on all machines, and start again."
