@@ -14,7 +14,7 @@ from loadgen.errors import LoadError, PayloadError, TargetRefused
 from loadgen.spec.addresses import is_on_this_machine
 from loadgen.spec.target import Target
 from loadgen.traffic.payloads import Place
-from loadgen.wire.questions import PAUSES_S, pause, read_server_name, register_memory, unregister_memory
+from loadgen.wire.questions import PAUSES_S, change_memory, pause, read_server_name
 
 HEADER = "tritune-memory"
 _OUR_SERVERS = re.compile(r"tritune-[0-9a-f]{12}")
@@ -52,7 +52,7 @@ def shared_inputs(target: Target, requests: Sequence[Mapping[str, bytes]]) -> It
     path = SHARED / region
     try:
         with _write_file(path, places, requests, size):
-            register_memory(target, region, key=f"/{region}", size=size)
+            change_memory(target, region, "Register", key=f"/{region}", offset=0, byte_size=size)
     except OSError as error:
         raise PayloadError(
             f"The {size:,} bytes of the inputs do not go to {path}: {error.strerror}.\n"
@@ -75,7 +75,7 @@ def _unregister(target: Target, region: str) -> None:
     with suppress(LoadError):
         for pause_s in PAUSES_S:
             try:
-                unregister_memory(target, region)
+                change_memory(target, region, "Unregister")
             except TargetRefused:
                 pause(pause_s)
             else:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from loadgen.errors import ClosedEarly, LoadError, MalformedAnswer, TargetRefused, TargetUnreachable
 from loadgen.json_values import Unusable
@@ -21,7 +21,7 @@ from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_sending import PREFIX_BYTES, Call, grpc_head, grpc_message, status_of
 from loadgen.wire.poller import GIVE_WAY_NS, WRITE, Poller, give_way, original
-from loadgen.wire.sockets import ReadBuffer, Stream, address_of
+from loadgen.wire.sockets import ReadBuffer, Stream, addresses_of
 
 _NAMES = "Check the address and its path, the model's name and version, and that it is loaded."
 _ADVICE = {
@@ -155,17 +155,8 @@ def read_server_name(target: Target) -> str | None:
     return str(about.get("name")) if isinstance(about, dict) else None
 
 
-def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
-    """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
-    _change_memory(target, region, "Register", {"key": key, "offset": 0, "byte_size": size})
-
-
-def unregister_memory(target: Target, region: str) -> None:
-    """Let the server unmap shared memory. Raises TargetUnreachable, TargetRefused."""
-    _change_memory(target, region, "Unregister", {})
-
-
-def _change_memory(target: Target, region: str, what: str, post: dict[str, Any]) -> None:
+def change_memory(target: Target, region: str, what: Literal["Register", "Unregister"], **post: Any) -> None:
+    """Let the server map, or unmap, shared memory of its machine. Raises TargetUnreachable, TargetRefused."""
     path = f"{target.base_path}/v2/systemsharedmemory/region/{region}/{what.lower()}"
     method, fields = f"SystemSharedMemory{what}", {"name": region, **post}
     reply = _ask(target, _Question(path=path, method=method, fields=fields, post=post))
@@ -290,7 +281,7 @@ def _conversation(target: Target, step: Callable[[Stream], _T | None], patience_
     poller, stream, ready = Poller(), None, False
     with _our_errors(target):
         try:
-            stream = address_of(target).open()
+            stream = addresses_of(target)[0].open()
             poller.add(stream.fileno(), WRITE)
             while True:
                 try:

@@ -233,16 +233,11 @@ class Address:
         return tcp if self.context is None else TlsStream(tcp, self.context, self.server_name)
 
 
-def address_of(target: Target) -> Address:
+def addresses_of(target: Target) -> list[Address]:
     """Resolve the target's name once; returns its first address that accepts a connection, else its first.
 
-    Raises TargetUnreachable if the name is unknown.
+    The others of its family follow: they may be other replicas. Raises TargetUnreachable if the name is unknown.
     """
-    return addresses_of(target)[0]
-
-
-def addresses_of(target: Target) -> list[Address]:
-    """Return `address_of(target)`, then the others of its family, which may be other replicas."""
     try:
         found = socket_names.getaddrinfo(target.host, target.port, type=socket_names.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # a name of 64 letters without a dot is a UnicodeError

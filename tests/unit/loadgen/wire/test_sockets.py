@@ -16,7 +16,7 @@ from loadgen.errors import PlanError, TargetUnreachable
 from loadgen.spec.target import Target
 from loadgen.wire.http2_frames import SETTINGS, frame
 from loadgen.wire.poller import READ, WRITE
-from loadgen.wire.sockets import Address, Stream, TcpStream, TlsStream, address_of, tls_context
+from loadgen.wire.sockets import Address, Stream, TcpStream, TlsStream, addresses_of, tls_context
 
 TLS_FOLDER = Path(__file__).parents[3] / "support" / "tls"
 BODY = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1.0,2.0]}]}'
@@ -252,11 +252,11 @@ def test_a_name_with_two_addresses_is_the_one_that_takes_connections(
         dead = gone.getsockname()
     entries = [(socket.AF_INET, 1, 6, "", dead), (socket.AF_INET, 1, 6, "", ("127.0.0.1", port))]
     monkeypatch.setattr("loadgen.wire.sockets.socket_names.getaddrinfo", lambda *_args, **_more: entries)
-    assert address_of(target(f"http://two:{port}")).sockaddr == ("127.0.0.1", port)
+    assert addresses_of(target(f"http://two:{port}"))[0].sockaddr == ("127.0.0.1", port)
     entries[1] = (socket.AF_INET, 1, 6, "", ("127.0.0.2", dead[1]))
-    assert address_of(target(f"http://two:{port}")).sockaddr == dead, "where none does, it is the first"
+    assert addresses_of(target(f"http://two:{port}"))[0].sockaddr == dead, "where none does, it is the first"
     entries.pop()
-    assert address_of(target(f"http://two:{port}")).sockaddr == dead, "an only one is not asked"
+    assert addresses_of(target(f"http://two:{port}"))[0].sockaddr == dead, "an only one is not asked"
 
 
 def opened(listener: Any, url: str, host: str = "localhost") -> tuple[Stream, Any]:
@@ -312,8 +312,8 @@ def test_a_server_of_another_name_is_not_spoken_to(listener: Any) -> None:
 
 
 def test_tls_is_there_for_https_and_checks_unless_it_is_told_not_to() -> None:
-    assert address_of(target("http://127.0.0.1:1")).context is None
-    checked = address_of(target("https://127.0.0.1:1")).context
+    assert addresses_of(target("http://127.0.0.1:1"))[0].context is None
+    checked = addresses_of(target("https://127.0.0.1:1"))[0].context
     assert checked is not None
     assert checked.verify_mode == ssl.CERT_REQUIRED
     assert checked.check_hostname
@@ -322,8 +322,8 @@ def test_tls_is_there_for_https_and_checks_unless_it_is_told_not_to() -> None:
 
 
 def test_the_name_for_tls_is_the_servers_own_or_that_of_the_address() -> None:
-    assert address_of(target("https://127.0.0.1:1")).server_name == "127.0.0.1"
-    assert address_of(target("https://127.0.0.1:1", server_name="a.example")).server_name == "a.example"
+    assert addresses_of(target("https://127.0.0.1:1"))[0].server_name == "127.0.0.1"
+    assert addresses_of(target("https://127.0.0.1:1", server_name="a.example"))[0].server_name == "a.example"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_client_certificate_without_its_key_is_refused(cert: str, key: str | N
 
 def test_names_and_certificate_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(TargetUnreachable, match="is not known"):
-        address_of(target(f"http://{'x' * 64}:1"))
+        addresses_of(target(f"http://{'x' * 64}:1"))[0]
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(TargetUnreachable, match="not a certificate file"):
         tls_context(target("https://127.0.0.1:1", ca_cert=tmp_path / "ca.pem"))
