@@ -51,6 +51,7 @@ COUNTED = ("bytes_sent", "bytes_received", "connections_opened", "connections_cl
 MAX_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+_FIGURES = ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms", "mean_ms")
 _LAG_QUANTILES = (0.5, 0.99)
 _UNSENT_SHARE = 0.5
 _CLOSED_FEW, _CLOSED_SHARE = 3, 0.1
@@ -131,7 +132,7 @@ def measurement_of(
 ) -> Measurement:
     """Return all figures of a run. The rates of one that `stopped` before its end count up to the last send."""
     n, timeout_ns = len(log), round(plan.timeout_s * 1e9)
-    latency = _in_ms(log.latency_charged_ns(timeout_ns))
+    latency: dict[str, Any] = dict(zip(_FIGURES, _in_ms(log.latency_charged_ns(timeout_ns)), strict=True))
     lag = _lag_ms(log, plan)
     service = _in_ms(log.service_ns, (0.5, 0.99))
     last_sent_s = float(log.sent_ns.max()) / 1e9 if n else 0.0
@@ -143,13 +144,7 @@ def measurement_of(
         most_ms = math.inf
     return Measurement(
         n=n,
-        p50_ms=latency[0],
-        p90_ms=latency[1],
-        p95_ms=latency[2],
-        p99_ms=latency[3],
-        p999_ms=latency[4],
-        max_ms=latency[5],
-        mean_ms=latency[6],
+        **latency,
         service_p99_ms=service[1],
         send_lag_p50_ms=lag[0],
         send_lag_p99_ms=lag[1],
@@ -238,12 +233,7 @@ def _lag_ms(log: RequestLog, plan: LoadPlan | ClosedLoopPlan) -> list[float]:
     """Return p50 and p99 of the send lag, without the requests that a cap held back: their lag is intended."""
     if not isinstance(plan, LoadPlan) or plan.max_in_flight is None:
         return _in_ms(log.send_lag_ns, _LAG_QUANTILES)[:2]
-    own = ~_held_back(log, plan.max_in_flight)
-    return _in_ms(log.send_lag_ns[own], _LAG_QUANTILES)[:2]
-
-
-def _held_back(log: RequestLog, most: int) -> NDArray[np.bool_]:
-    """Return True for each request that was due while `most` others were in flight, shape (n,)."""
+    # The others that were in flight when each request was due.
     in_flight = np.searchsorted(np.sort(log.sent_ns), log.scheduled_ns)
     in_flight -= np.searchsorted(np.sort(log.done_ns), log.scheduled_ns)
-    return in_flight >= most
+    return _in_ms(log.send_lag_ns[in_flight < plan.max_in_flight], _LAG_QUANTILES)[:2]

@@ -245,8 +245,13 @@ def _counted_s(attempts: Sequence[Attempt]) -> float:
 def attempt_of(
     probe: Probe, rate_per_s: float, at_the_end: tuple[Verdict, ...], met_at: Sequence[tuple[Verdict, ...]]
 ) -> Attempt:
-    """Return what a run at this rate showed: by the verdicts at its end, or at the looks that ended it as met."""
-    verdict, *others = as_decided(at_the_end, met_at)
+    """Return what a run at this rate showed: by the verdicts at its end, or at the looks that ended it as met.
+
+    The answer that ended a run stands, whatever came in afterwards (see `slo_test`); otherwise bursts that look
+    slightly longer at the end would waste the whole run.
+    """
+    decided = len(met_at) >= LOOKS_MET and combined_answer(at_the_end) == "inconclusive"
+    verdict, *others = met_at[-1] if decided else at_the_end
     return Attempt(
         rate_per_s=rate_per_s,
         load_s=float(probe.log.done_ns.max()) / 1e9 if len(probe.log) else 0.0,
@@ -255,16 +260,6 @@ def attempt_of(
         problems=probe.problems,
         others=tuple(others),
     )
-
-
-def as_decided(at_the_end: tuple[Verdict, ...], met_at: Sequence[tuple[Verdict, ...]]) -> tuple[Verdict, ...]:
-    """Return the verdicts that ended a run as met, if those on its whole log are merely inconclusive.
-
-    The answer that ended a run stands, whatever came in afterwards (see `slo_test`); otherwise bursts that look
-    slightly longer at the end would waste the whole run.
-    """
-    decided = len(met_at) >= LOOKS_MET and combined_answer(at_the_end) == "inconclusive"
-    return met_at[-1] if decided else at_the_end
 
 
 def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:

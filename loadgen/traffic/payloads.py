@@ -50,7 +50,11 @@ def request_tensors(info: ModelInfo, payload: Payload) -> list[Tensors]:
 
     A file gives one request per `batch_size` samples; else there are up to 16 requests with different values.
     """
-    _check_batch(info, payload.batch_size)
+    size, most = payload.batch_size, info.max_batch_size
+    if size > 1 and not info.batched:
+        raise PayloadError(f"{info.name} takes no batches, so none of {size}.\nUse batch size 1.")
+    if most and size > most:
+        raise PayloadError(f"{info.name} takes batches of at most {most}, not {size}.\nLower the batch size.")
     unknown = set(payload.shapes) - {tensor.name for tensor in info.inputs}
     if unknown:
         raise PayloadError(
@@ -231,12 +235,3 @@ def http_request(
     length = len(text) + sum(map(len, raw.values()))
     head = http_head(target, f"POST {target.model_path}/infer", [*fields, f"Content-Length: {length}"])
     return b"".join([head, text, *raw.values()])
-
-
-def _check_batch(info: ModelInfo, batch_size: int) -> None:
-    if batch_size > 1 and not info.batched:
-        raise PayloadError(f"{info.name} takes no batches, so none of {batch_size}.\nUse batch size 1.")
-    if info.max_batch_size and batch_size > info.max_batch_size:
-        raise PayloadError(
-            f"{info.name} takes batches of at most {info.max_batch_size}, not {batch_size}.\nLower the batch size."
-        )
