@@ -319,7 +319,6 @@ def _why_no_batch(model: Model) -> str:
     """Return the reason, which lists the leading dimensions of all inputs and outputs if they differ."""
     if claimed_batch(model.all_inputs, model.all_outputs) != "none":
         return "its samples have the leading size that --shape gives"
-    leading = [(tensor.name, tensor.dims[0] if tensor.dims else "none") for tensor in model.all_inputs]
-    results = [(tensor.name, tensor.dims[0] if tensor.dims else "none") for tensor in model.all_outputs]
-    listed = ", ".join(f"{name}: {dim}" for name, dim in (*leading, *results))
+    tensors = (*model.all_inputs, *model.all_outputs)
+    listed = ", ".join(f"{tensor.name}: {tensor.dims[0] if tensor.dims else 'none'}" for tensor in tensors)
     return f"the leading dimensions of its inputs and outputs are not one batch ({listed})"

@@ -91,7 +91,7 @@ def build_plan(library: TensorRt, key: EngineKey, onnx_file: Path, *, timing_cac
     trt = library.module
     log = _build_log(trt)
     builder = trt.Builder(log)
-    network, nodes = _parsed(trt, builder, log, library, key, onnx_file)
+    network, nodes = _parsed(builder, log, library, key, onnx_file)
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
@@ -103,7 +103,10 @@ def build_plan(library: TensorRt, key: EngineKey, onnx_file: Path, *, timing_cac
             for name, (least, usual, largest) in shapes.items():
                 profile.set_shape(name, least, usual, largest)
             config.add_optimization_profile(profile)
-    timings = _use_timing_cache(library, config, timing_cache)
+    timings = None
+    if library.backend == "tensorrt":  # TensorRT-RTX measures nothing while it builds
+        timings = config.create_timing_cache(timing_cache)
+        config.set_timing_cache(timings, ignore_mismatch=False)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         what = f"{onnx_file.name} in {key.precision}"
@@ -124,10 +127,9 @@ def build_plan(library: TensorRt, key: EngineKey, onnx_file: Path, *, timing_cac
     )
 
 
-def _parsed(
-    trt: Any, builder: Any, log: Any, library: TensorRt, key: EngineKey, onnx_file: Path
-) -> tuple[Any, list[str]]:
+def _parsed(builder: Any, log: Any, library: TensorRt, key: EngineKey, onnx_file: Path) -> tuple[Any, list[str]]:
     """Return the network, and the names of its heavy layers."""
+    trt = library.module
     # From TensorRT 11 on all networks are strongly typed, and the flag may be missing.
     strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     network = builder.create_network(0 if strongly is None else 1 << int(strongly))
@@ -172,15 +174,6 @@ def _check(what: str, precision: str, counts: Mapping[str, int]) -> None:
             f"{what} was to compute in {precision}; its heavy layers are: {found or 'none'}.",
             "The precision must be in the ONNX graph (casts, or Q/DQ nodes); this variant is left out.",
         )
-
-
-def _use_timing_cache(library: TensorRt, config: Any, known: bytes) -> Any:
-    """Set and return TensorRT's timing cache; None for TensorRT-RTX, which measures nothing while it builds."""
-    if library.backend != "tensorrt":
-        return None
-    cache = config.create_timing_cache(known)
-    config.set_timing_cache(cache, ignore_mismatch=False)
-    return cache
 
 
 def _description(trt: Any, log: Any, plan: bytes) -> str:

@@ -139,17 +139,14 @@ def gpus_from_csv(text: str) -> tuple[Gpu, ...]:
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) != len(GPU_FIELDS):
             continue
-        name, memory_mib, driver, capability, uuid = (_said(field) for field in row)
+        name, memory_mib, driver, capability, uuid = (
+            None if not field or field.startswith("[") or field == "N/A" else field for field in row
+        )
         if name is None:
             continue
         memory = int(memory_mib) * 2**20 if memory_mib and memory_mib.isdigit() else None
         gpus.append(Gpu(name=name, memory_bytes=memory, driver=driver, compute_capability=capability, uuid=uuid))
     return tuple(gpus)
-
-
-def _said(field: str) -> str | None:
-    """Return the field; None if nvidia-smi reports it as not known."""
-    return None if not field or field.startswith("[") or field == "N/A" else field
 
 
 def _visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:

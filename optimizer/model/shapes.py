@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from optimizer.errors import ShapeError
-from optimizer.model.onnx_model import Dim, Model, ModelTensor, inferred_outputs, tensor_dims
-
-if TYPE_CHECKING:
-    from onnx import ValueInfoProto
-
+from optimizer.model.onnx_model import Model, ModelTensor, inferred_outputs, tensor_dims
 
 MAX_DIMENSIONS = 32
 """Inputs with more than 32 dimensions are refused: numpy's limit before 2.0, and more than any model needs."""
@@ -34,7 +29,11 @@ def with_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
     ShapeError for an unknown input, a shape that does not fit, and for axes left open: then the message has the
     flags to add.
     """
-    _check_names(model, shapes)
+    names = [tensor.name for tensor in model.all_inputs]
+    if unknown := [name for name in shapes if name not in names]:
+        raise ShapeError(
+            f"--shape {unknown[0]}: the model has no such input.", f"Its inputs are {', '.join(names)}."
+        )
     sizes: dict[str, int] = {}
     for tensor in model.all_inputs:
         if tensor.name in shapes:
@@ -107,15 +106,6 @@ def _proposal(tensor: ModelTensor, axis: int) -> int:
     return COLOURS if axis == (3 if channels_last else 1) else IMAGE_SIDE
 
 
-def _check_names(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    names = [tensor.name for tensor in model.all_inputs]
-    unknown = [name for name in shapes if name not in names]
-    if unknown:
-        raise ShapeError(
-            f"--shape {unknown[0]}: the model has no such input.", f"Its inputs are {', '.join(names)}."
-        )
-
-
 def _assign(sizes: dict[str, int], tensor: ModelTensor, shape: tuple[int, ...], *, batched: bool) -> None:
     """Add the size of each named axis of `tensor` to `sizes`.
 
@@ -160,21 +150,12 @@ def _outputs_for(model: Model, inputs: tuple[ModelTensor, ...]) -> tuple[ModelTe
     proto = deepcopy(model.graph.outline)
     dims_of = {tensor.name: tensor.sized for tensor in inputs}
     for value in proto.graph.input:
-        _write_sizes(value, dims_of.get(value.name, ()), first=0 if model.batch == "none" else 1)
+        for axis, dim in enumerate(dims_of.get(value.name, ())):
+            if isinstance(dim, int) and (axis or model.batch == "none"):
+                value.type.tensor_type.shape.dim[axis].dim_value = dim
     for value in proto.graph.output:
-        _forget_names(value)
+        for named in value.type.tensor_type.shape.dim:
+            if named.HasField("dim_param"):  # inference fills in missing dimensions, but does not replace names
+                named.Clear()
     inferred = {value.name: tensor_dims(value) for value in inferred_outputs(proto)}
     return tuple(replace(tensor, sample_dims=inferred.get(tensor.name)) for tensor in model.all_outputs)
-
-
-def _write_sizes(value: ValueInfoProto, dims: tuple[Dim, ...], *, first: int) -> None:
-    for axis, dim in enumerate(dims):
-        if axis >= first and isinstance(dim, int):
-            value.type.tensor_type.shape.dim[axis].dim_value = dim
-
-
-def _forget_names(value: ValueInfoProto) -> None:
-    """Clear the named dimensions: inference fills in missing dimensions, but does not replace names."""
-    for dim in value.type.tensor_type.shape.dim:
-        if dim.HasField("dim_param"):
-            dim.Clear()
