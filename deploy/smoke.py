@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from loadgen.spec.limits import LatencyLimit
-from model_repo.spec import Protocol, ServingConfig
+from model_repo.spec import Protocol, ServingConfig, chosen_shapes
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import WorkloadRecord
 
@@ -74,11 +74,7 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
     """Return the smoke test of a recommendation; its length follows from the certificate's."""
     certificate = found.winner.certificate
     assert certificate is not None
-    shapes = (
-        (spec.name, spec.concrete_shape)
-        for spec in config.engine.inputs
-        if -1 in spec.shape and spec.concrete_shape is not None
-    )
+    shapes = chosen_shapes(config.engine.inputs)
     workload = found.workload
     files = {TRACE_FILE: workload.trace, LENGTHS_FILE: workload.lengths}
     return Smoke(
@@ -86,7 +82,7 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         rate_per_s=certificate.rate_per_s,
         limits=found.slo.limits,
         duration_s=run_length_s(certificate.seconds),
-        shapes=tuple(f"{name}:{','.join(str(size) for size in shape)}" for name, shape in shapes if shape),
+        shapes=tuple(f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items()),
         traffic=traffic_options(
             workload,
             trace=f"{FILES_FOLDER}/{TRACE_FILE}",

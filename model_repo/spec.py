@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -78,6 +79,11 @@ class TensorSpec:
     def concrete_shape(self) -> tuple[int, ...] | None:
         """A shape without -1: `shape` itself, else `sample_shape`; None if neither is one."""
         return self.sample_shape if -1 in self.shape else self.shape
+
+
+def chosen_shapes(inputs: Iterable[TensorSpec]) -> dict[str, tuple[int, ...]]:
+    """Return by name the shapes that were chosen for inputs whose sizes the model leaves open."""
+    return {one.name: one.sample_shape for one in inputs if -1 in one.shape and one.sample_shape}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

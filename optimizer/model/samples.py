@@ -16,7 +16,7 @@ from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
 from loadgen.traffic.payloads import request_tensors
 from loadgen.traffic.random_inputs import random_tensor
 from loadgen.traffic.samples import SUFFIX
-from model_repo.spec import TensorSpec
+from model_repo.spec import TensorSpec, chosen_shapes
 from optimizer.model.onnx_model import Model, ModelTensor
 from optimizer.model.ort_child import Tensors
 from search.choices import LARGEST_BATCH
@@ -115,8 +115,8 @@ def given_samples(model: Model, data: Path | None, count: int) -> Samples | None
     if data is None or data.suffix == SUFFIX:
         return None
     batched = model.batch != "none"
-    shapes = {one.name: one.concrete_shape for one in model.inputs if -1 in one.shape and one.concrete_shape}
-    found = requests_from_data(Payload(data_file=data, shapes=shapes), model.inputs, batched=batched)
+    payload = Payload(data_file=data, shapes=chosen_shapes(model.inputs))
+    found = requests_from_data(payload, model.inputs, batched=batched)
     finite = [one for one in found if all(np.isfinite(x).all() for x in one.values() if x.dtype.kind == "f")]
     by_shape: dict[Any, list[Tensors]] = {}
     for one in finite or found:
@@ -158,15 +158,10 @@ def synthetic_samples(model: Model, count: int, *, seed: int) -> Samples:
     return Samples(arrays=arrays, source="synthetic", batched=batched)
 
 
-def request_shape(tensor: ModelTensor, *, batched: bool) -> tuple[int, ...]:
-    """Return the shape of one request's input, without the batch."""
-    return tuple(int(size) for size in (tensor.sized[1:] if batched else tensor.sized))
-
-
 def _random(
     random: np.random.Generator, tensor: ModelTensor, count: int, rows: int | None, *, batched: bool
 ) -> NDArray[Any]:
-    shape = (count, *request_shape(tensor, batched=batched))
+    shape = (count, *(int(size) for size in (tensor.sized[1:] if batched else tensor.sized)))
     if rows is not None and tensor.datatype in VOCABULARY_INPUTS:
         return random.integers(0, rows, size=shape).astype(f"int{tensor.datatype[3:]}")
     return random_tensor(random, tensor.datatype, shape)

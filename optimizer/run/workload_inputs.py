@@ -10,7 +10,7 @@ from loadgen.files import copy_whole
 from loadgen.spec.plan import Arrivals, Payload, arrivals_from_file, arrivals_from_text
 from loadgen.traffic.arrivals import recorded_rate_per_s
 from loadgen.traffic.samples import shapes_in_file
-from model_repo.spec import Engine, Protocol
+from model_repo.spec import Engine, Protocol, chosen_shapes
 from optimizer.config import OptimizeConfig
 from optimizer.model.samples import requests_from_data
 from optimizer.run.spaces import START_FILE
@@ -136,11 +136,7 @@ def payload_of(config: OptimizeConfig, engine: Engine) -> Payload:
     """Return the contents of the requests to a model."""
     return Payload(
         batch_size=config.client_batch,
-        shapes={
-            spec.name: spec.concrete_shape
-            for spec in engine.inputs
-            if -1 in spec.shape and spec.concrete_shape is not None
-        },
+        shapes=chosen_shapes(engine.inputs),
         data_file=config.input_data,
         seed=config.seed,
         shared_memory=config.shared_memory,
