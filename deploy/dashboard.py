@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from deploy.plan import Plan
@@ -12,6 +11,11 @@ from loadgen.records.formats import format_rate
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 DATASOURCE_VARIABLE = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+GPU_PANELS = (
+    ("use", "percentunit", "utilization"),
+    ("power", "watt", "power_usage"),
+    ("memory", "bytes", "memory_used_bytes"),
+)
 WIDTH = 24
 HEIGHT = 8
 
@@ -47,6 +51,9 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
     burn = (
         (f"model:triton_violations:burn_rate{window}{where}", f"over {window}") for window in ("5m", "1h", "6h")
     )
+    quantiles = dict.fromkeys((*SHOWN_QUANTILES, *(limit.quantile for limit in plan.found.slo.limits)))
+    shown = ((_where(plan, quantile=f"{quantile:g}"), f"quantile {quantile:g}") for quantile in quantiles)
+    latencies = ((f"max(nv_inference_request_summary_us{at}) / 1000", name) for at, name in shown)
     return [
         _panel("Requests", "reqps", (f"sum(model:triton_requests:rate1m{where})", "requests")),
         _panel(
@@ -59,7 +66,7 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
         _panel(
             f"Latency in the server, limit {limit_ms:g} ms at {quantile_name} (worst replica)",
             "ms",
-            *_latency_targets(plan),
+            *latencies,
             (f"vector({limit_ms:.9g})", "limit"),
             *((f"vector({one.limit_ms:.9g})", f"limit of {one.name}") for one in plan.found.slo.limits[1:]),
         ),
@@ -103,27 +110,11 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
             (f"vector({plan.found.cost.cost_per_million_inferences_usd:.9g})", "at the certified rate"),
         ),
         _panel("Processor use of the node", "percentunit", (f"nv_cpu_utilization{job}", "{{instance}}")),
-        *(_gpu_panels(job) if plan.resources.gpus else ()),
-    ]
-
-
-def _gpu_panels(job: str) -> Iterator[dict[str, Any]]:
-    for name, unit, metric in (
-        ("use", "percentunit", "utilization"),
-        ("power", "watt", "power_usage"),
-        ("memory", "bytes", "memory_used_bytes"),
-    ):
-        yield _panel(f"GPU {name}", unit, (f"nv_gpu_{metric}{job}", "{{instance}} {{gpu_uuid}}"))
-
-
-def _latency_targets(plan: Plan) -> list[Target]:
-    quantiles = (*SHOWN_QUANTILES, *(limit.quantile for limit in plan.found.slo.limits))
-    return [
-        (
-            f"max(nv_inference_request_summary_us{_where(plan, quantile=f'{quantile:g}')}) / 1000",
-            f"quantile {quantile:g}",
-        )
-        for quantile in dict.fromkeys(quantiles)
+        *(
+            _panel(f"GPU {name}", unit, (f"nv_gpu_{metric}{job}", "{{instance}} {{gpu_uuid}}"))
+            for name, unit, metric in GPU_PANELS
+            if plan.resources.gpus
+        ),
     ]
 
 

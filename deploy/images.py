@@ -68,11 +68,18 @@ def image_for(*, backend: str, tensorrt_version: str | None, opset: int) -> str:
     ONNX Runtime it is the release of the server that was measured, or the oldest one that reads the opset.
     """
     if backend == "tensorrt":
-        return f"{REPOSITORY}:{_with_tensorrt(tensorrt_version).tag}-py3"
+        wanted = None if tensorrt_version is None else ".".join(tensorrt_version.split(".")[:3])
+        for release in reversed(RELEASES):
+            if release.tensorrt == wanted:  # the newest with the same major, minor and patch number
+                return f"{REPOSITORY}:{release.tag}-py3"
+        known, version = f"{RELEASES[0].tensorrt} to {RELEASES[-1].tensorrt}", tensorrt_version or "of this engine"
+        raise BadInput(
+            f"No release of NVIDIA's container with TensorRT {version} is known (known: {known}).",
+            "Name the one with the version that built the engine: --image nvcr.io/nvidia/tritonserver:YY.MM-py3",
+        )
     for release in RELEASES:
         if release.opset >= opset:
-            newest_needed = f"{REPOSITORY}:{release.tag}-py3"
-            return DEFAULT_IMAGE if release is RELEASES[0] else newest_needed
+            return DEFAULT_IMAGE if release is RELEASES[0] else f"{REPOSITORY}:{release.tag}-py3"
     raise BadInput(
         f"No release of NVIDIA's container up to {RELEASES[-1].tag} is known to read opset {opset}.",
         "Name one that does: --image nvcr.io/nvidia/tritonserver:YY.MM-py3",
@@ -86,19 +93,6 @@ def checked_image(image: str, option: str) -> str:
             f"{option} {image!r} is not the name of a container image.", f"Write {option} REGISTRY/NAME:TAG"
         )
     return image
-
-
-def _with_tensorrt(version: str | None) -> Release:
-    """Return the newest release with this TensorRT: same major, minor and patch number. Raises BadInput."""
-    wanted = None if version is None else ".".join(version.split(".")[:3])
-    for release in reversed(RELEASES):
-        if release.tensorrt == wanted:
-            return release
-    known = f"{RELEASES[0].tensorrt} to {RELEASES[-1].tensorrt}"
-    raise BadInput(
-        f"No release of NVIDIA's container with TensorRT {version or 'of this engine'} is known (known: {known}).",
-        "Name the one with the version that built the engine: --image nvcr.io/nvidia/tritonserver:YY.MM-py3",
-    )
 
 
 SERVER = "nvidia-pytriton"
