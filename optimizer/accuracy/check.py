@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,16 +49,8 @@ class Runner(Protocol):
         """Return all outputs for each of `feeds`, in order. Raises optimizer.errors.RunFailed."""
 
 
-class ReferenceRunner(Protocol):
-    """Computes the reference within a time budget."""
-
-    def run_within(
-        self, feeds: Sequence[Mapping[str, NDArray[Any]]], *, least: int, budget_s: float
-    ) -> tuple[list[Tensors], float]:
-        """Return the outputs for the first of `feeds`, `least` at least, and the seconds that they took.
-
-        It stops when `budget_s` is used. Raises optimizer.errors.RunFailed.
-        """
+RunWithin = Callable[..., tuple[list[Tensors], float]]
+"""Takes feeds, `least` and `budget_s`, as `OnnxCpuRunner.run_within` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +72,10 @@ class OnnxCpuRunner:
     def run_within(
         self, feeds: Sequence[Mapping[str, NDArray[Any]]], *, least: int, budget_s: float
     ) -> tuple[list[Tensors], float]:
-        """Return outputs and seconds, as `ReferenceRunner` does. Raises RunFailed."""
+        """Return the outputs for the first of `feeds`, `least` at least, and the seconds that they took.
+
+        It stops when `budget_s` is used. Raises RunFailed.
+        """
         return run_model_within(self.model.path, feeds_for(self.model, feeds), least=least, budget_s=budget_s)
 
 
@@ -101,17 +96,13 @@ class Reference:
 
 
 def reference_of(
-    runner: ReferenceRunner,
-    samples: Samples,
-    *,
-    classifying: Collection[str],
-    budget_s: float = math.inf,
+    run_within: RunWithin, samples: Samples, *, classifying: Collection[str], budget_s: float = math.inf
 ) -> Reference:
     """Run the fp32 model on as many of the samples as the budget allows, and on 16 at least. Raises RunFailed.
 
     A slower model is judged on fewer inputs, and the record notes it.
     """
-    rows, seconds = runner.run_within(samples.feeds(1), least=MIN_INPUTS, budget_s=budget_s)
+    rows, seconds = run_within(samples.feeds(1), least=MIN_INPUTS, budget_s=budget_s)
     used = samples.first(len(rows))
     return Reference(
         samples=used,

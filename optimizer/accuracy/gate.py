@@ -175,9 +175,8 @@ def _peaks(model: Model, checked: Samples, on_event: OnEvent) -> Mapping[str, fl
 def _reference(model: Model, inputs: Samples, budget_s: float, on_event: OnEvent) -> Reference:
     on_event(events.PhaseStarted(name="prepare", detail=f"fp32 on {inputs.count} {inputs.source} inputs"))
     with timed_step(on_event, "reference results in fp32"):
-        return reference_of(
-            OnnxCpuRunner(model=model), inputs, classifying=classifying_outputs(model), budget_s=budget_s
-        )
+        run, classifying = OnnxCpuRunner(model=model).run_within, classifying_outputs(model)
+        return reference_of(run, inputs, classifying=classifying, budget_s=budget_s)
 
 
 def _inputs(model: Model, request: VariantRequest, on_event: OnEvent) -> Samples:

@@ -55,7 +55,7 @@ def samples(count: int = INPUTS, *, batched: bool = True) -> Samples:
 
 
 def reference(count: int = INPUTS) -> Reference:
-    return reference_of(Scores(), samples(count), classifying=["scores"])
+    return reference_of(Scores().run_within, samples(count), classifying=["scores"])
 
 
 @pytest.mark.parametrize("wrong", [8, 24, 64])
@@ -72,7 +72,7 @@ def test_a_wrong_batch_size_is_found_with_few_inputs_too(inputs: int, wrong: int
 @pytest.mark.parametrize("wrong", [False, True])
 def test_labels_that_are_strings_are_compared_by_equality(wrong: bool) -> None:
     names = np.array(["low", "high"])
-    known = reference_of(Labels(names), samples(), classifying=[])
+    known = reference_of(Labels(names).run_within, samples(), classifying=[])
     record = judge(Labels(names[::-1] if wrong else names), "fp16", known, STRICT)
     assert record.passed is not wrong
     assert all(output.exact is not wrong for output in record.outputs)
@@ -88,7 +88,7 @@ def test_inputs_for_which_there_was_no_time_do_not_make_the_threshold_stricter(o
         return -scores if len(calls) == 1 else scores
 
     slow = Scores(each_s=0.25)
-    few = reference_of(slow, samples(offered), classifying=["scores"], budget_s=25.0)
+    few = reference_of(slow.run_within, samples(offered), classifying=["scores"], budget_s=25.0)
     assert few.samples.count == 100
     rule = accuracy_rule("strict,cosine=0,sqnr_db=0")
     assert judge(Scores(first_wrong), "fp16", few, rule).passed is passes
@@ -129,7 +129,7 @@ def test_what_is_not_finite_never_passes(bad: float) -> None:
 
 
 def test_a_figure_that_cannot_be_computed_does_not_pass() -> None:
-    silent = reference_of(Scores(lambda scores: 0 * scores), samples(20), classifying=[])
+    silent = reference_of(Scores(lambda scores: 0 * scores).run_within, samples(20), classifying=[])
     assert not judge(Scores(lambda scores: 0 * scores + 1), "fp16", silent, STRICT).passed
 
 
@@ -140,15 +140,15 @@ def test_missing_outputs_and_other_shapes_do_not_pass() -> None:
 
 
 def test_a_slow_model_is_judged_on_fewer_inputs() -> None:
-    seen = reference_of(Scores(each_s=2.0), samples(), classifying=[], budget_s=60.0)
+    seen = reference_of(Scores(each_s=2.0).run_within, samples(), classifying=[], budget_s=60.0)
     assert seen.samples.count == len(seen.rows) == 30
     assert "30 instead of 256 inputs: one takes 2 s" in seen.note
-    slower = reference_of(Scores(each_s=20.0), samples(), classifying=[], budget_s=60.0)
+    slower = reference_of(Scores(each_s=20.0).run_within, samples(), classifying=[], budget_s=60.0)
     assert slower.samples.count == 16
-    few = reference_of(Scores(), samples(10), classifying=[])
+    few = reference_of(Scores().run_within, samples(10), classifying=[])
     assert "10 instead of 256 inputs: no more were given" in few.note
 
 
 def test_a_model_without_a_batch_is_run_one_by_one() -> None:
-    whole = reference_of(Scores(), samples(20, batched=False).first(20), classifying=[])
+    whole = reference_of(Scores().run_within, samples(20, batched=False).first(20), classifying=[])
     assert whole.samples.count == 20

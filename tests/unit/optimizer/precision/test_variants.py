@@ -67,7 +67,9 @@ def test_a_variant_is_close_to_its_model(models: dict[str, Model], variant: Any)
     label, made = variant
     for name, one in made.items():
         reference = reference_of(
-            OnnxCpuRunner(model=models[name]), synthetic_samples(models[name], 16, seed=0), classifying=[]
+            OnnxCpuRunner(model=models[name]).run_within,
+            synthetic_samples(models[name], 16, seed=0),
+            classifying=[],
         )
         runner = OnnxCpuRunner(model=one.stand_in, optimized=one.optimizable)
         record = judge(runner, one.precision, reference, accuracy_rule("strict"))
@@ -126,7 +128,9 @@ def test_ranges_by_entropy_are_others_and_close_enough(models: dict[str, Model],
         )
         for method in ("percentile", "entropy")
     }
-    reference = reference_of(OnnxCpuRunner(model=model), synthetic_samples(model, 16, seed=0), classifying=[])
+    reference = reference_of(
+        OnnxCpuRunner(model=model).run_within, synthetic_samples(model, 16, seed=0), classifying=[]
+    )
     for one in made.values():
         assert judge(OnnxCpuRunner(model=one.stand_in), "int8", reference, accuracy_rule("strict")).passed
     scales = {method: int8_scales(one) for method, one in made.items()}
@@ -146,7 +150,9 @@ def test_half_inputs_and_outputs(models: dict[str, Model], tmp_path: Path) -> No
     model = models["small_cnn"]
     made = variant_from_model(model, "fp16", options(tmp_path, model, io_precision="fp16"))
     assert [spec.datatype for spec in (*made.model.inputs, *made.model.outputs)] == ["FP16", "FP16"]
-    reference = reference_of(OnnxCpuRunner(model=model), synthetic_samples(model, 16, seed=0), classifying=[])
+    reference = reference_of(
+        OnnxCpuRunner(model=model).run_within, synthetic_samples(model, 16, seed=0), classifying=[]
+    )
     assert judge(OnnxCpuRunner(model=made.stand_in), "fp16", reference, accuracy_rule("strict")).passed
 
 
