@@ -99,10 +99,8 @@ class ResultCache:
                     shutil.copyfile(path, draft / name)
                 text = json.dumps({"key": _plain(key), "value": value}, indent=1)
                 (draft / ENTRY_FILE).write_text(text + "\n", encoding="utf-8")
-                seal(draft, ENTRY_FILE)
 
-            entry = self._entry(self.folder, kind, key)
-            put_whole(entry, fill, is_there=lambda: whole_files(entry, ENTRY_FILE) is not None)
+            put_whole(self._entry(self.folder, kind, key), ENTRY_FILE, fill)
 
     def remove(self, kind: str, key: Key) -> None:
         """Remove a result that turned out to be wrong."""
@@ -134,14 +132,6 @@ def result_cache(folder: Path, environment: Mapping[str, str] = os.environ) -> R
     return NO_CACHE if environment.get(SWITCH, "").lower() == "off" else ResultCache(folder=folder)
 
 
-def seal(entry: Path, record: str) -> None:
-    """Write the hash of the files of a new entry, and keep other users out."""
-    (entry / SUM_FILE).write_text(sha256_of(entry / record, {path.name: path for path in entry.iterdir()}))
-    for path in entry.iterdir():
-        path.chmod(0o600)
-    entry.chmod(0o700)
-
-
 def whole_files(entry: Path, record: str, names: Collection[str] | None = None) -> dict[str, Path] | None:
     """Return the files of an entry by name, None if there is none; all, or these alone if others are added later.
 
@@ -170,21 +160,28 @@ def _size_of(path: Path) -> int:
     return found.st_size
 
 
-def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[], bool]) -> None:
-    """Write a folder that appears complete; `fill` writes its files. Raises OSError, and leaves nothing then.
+def put_whole(
+    entry: Path, record: str, fill: Callable[[Path], None], names: Collection[str] | None = None
+) -> None:
+    """Write an entry that appears complete, for this user alone; `fill` writes its files, the `record` among them.
 
-    If another process was faster, so that `is_there` returns True, its folder stays. One that was passed by goes.
+    If another process was faster, its entry stays (see `whole_files`); one that was passed by goes. Raises
+    OSError, and leaves nothing then.
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder("entry", entry.parent) as draft:
         fill(draft)
+        (draft / SUM_FILE).write_text(sha256_of(draft / record, {path.name: path for path in draft.iterdir()}))
+        for path in draft.iterdir():
+            path.chmod(0o600)
+        draft.chmod(0o700)
         flush_folder(draft)
-        if os.path.lexists(entry) and not is_there():
+        if os.path.lexists(entry) and whole_files(entry, record, names) is None:
             shutil.rmtree(entry, ignore_errors=True)
         try:
             draft.rename(entry)
         except OSError:
-            if not is_there():
+            if whole_files(entry, record, names) is None:
                 raise
 
 

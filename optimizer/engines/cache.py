@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from loadgen.errors import EnvironmentFailed
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
-from optimizer.cached import get_file, put_file, put_whole, seal, whole_files
+from optimizer.cached import get_file, put_whole, whole_files
 
 PLAN_FILE = "model.plan"
+_FILES = (PLAN_FILE, METADATA_FILE)
 
 Shape = tuple[int, ...]
 
@@ -71,7 +72,7 @@ class EngineCache:
         """Return the entry's folder and metadata, None if there is none (see `whole_files`)."""
         entry = self._entry(key)
         with suppress(OSError):  # it has just been removed
-            if files := whole_files(entry, METADATA_FILE, (PLAN_FILE, METADATA_FILE)):
+            if files := whole_files(entry, METADATA_FILE, _FILES):
                 for path in (entry / RUNTIME_CACHE_FILE, *entry.glob("*.part")):
                     get_file(path)  # removes a damaged one
                 return entry, EngineMetadata.model_validate_json(files[METADATA_FILE].read_bytes())
@@ -84,10 +85,9 @@ class EngineCache:
         def fill(draft: Path) -> None:
             (draft / PLAN_FILE).write_bytes(plan)
             (draft / METADATA_FILE).write_text(metadata.model_dump_json(indent=2) + "\n", encoding="utf-8")
-            seal(draft, METADATA_FILE)
 
         try:
-            put_whole(entry, fill, is_there=lambda: self.find(metadata.key) is not None)
+            put_whole(entry, METADATA_FILE, fill, _FILES)
         except OSError as error:
             raise CacheWriteFailed(
                 f"The engine of {metadata.model_name} ({len(plan) / 1e6:.1f} MB) cannot be written below "
@@ -96,18 +96,11 @@ class EngineCache:
             ) from error
         return entry
 
-    def timing_cache(self, key: EngineKey) -> bytes:
-        """Return the timings of earlier builds with this library on this kind of GPU; b"" if there are none."""
-        return get_file(self._timing_file(key)) or b""
-
-    def put_timing_cache(self, key: EngineKey, timings: bytes) -> None:
-        """Keep the timings for the next build; if they cannot be written, that build only takes longer."""
-        put_file(self._timing_file(key), timings)
-
     def _entry(self, key: EngineKey) -> Path:
         return self.folder / "engines" / f"{key.digest}-{os.geteuid()}"
 
-    def _timing_file(self, key: EngineKey) -> Path:
+    def timing_file(self, key: EngineKey) -> Path:
+        """Return the file for the timings of builds with this library on this kind of GPU."""
         name = f"{key.backend}-{key.library_version}-{key.compute_capability}-{key.gpu}".replace(" ", "_")
         return self.folder / "timings" / f"{os.geteuid()}-{name.replace('/', '_')}.cache"
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import Engine
+from optimizer.cached import get_file, put_file
 from optimizer.child import ChildCrashed, ChildTimedOut, call_in_child
 from optimizer.engines.builder import (
     WORKSPACE_BYTES,
@@ -108,7 +109,7 @@ def _build(key: EngineKey, name: str, onnx_file: Path, cache: EngineCache) -> tu
     """Build the engine into the cache. Runs in a child process, which Ctrl-C or a crash can end."""
     library = find_tensorrt(key.backend)
     assert library is not None
-    built = build_plan(library, key, onnx_file, timing_cache=cache.timing_cache(key))
+    built = build_plan(library, key, onnx_file, timing_cache=get_file(cache.timing_file(key)) or b"")
     metadata = EngineMetadata(
         model_name=name,
         key=key,
@@ -122,7 +123,7 @@ def _build(key: EngineKey, name: str, onnx_file: Path, cache: EngineCache) -> tu
     )
     entry = cache.put(built.plan, metadata)
     if built.timing_cache is not None:
-        cache.put_timing_cache(key, built.timing_cache)
+        put_file(cache.timing_file(key), built.timing_cache)
     return entry, metadata
 
 

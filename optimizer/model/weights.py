@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.files import flush_folder
+from loadgen.processes import scratch_folder
 from model_repo.spec import weights_name
-from optimizer.cached import put_whole
 from optimizer.model.files import Graph, all_tensors, load_weights
 
 if TYPE_CHECKING:
@@ -108,10 +109,11 @@ def save_whole(proto: ModelProto, folder: Path, *, inline_limit_bytes: int = INL
     """
     import onnx
 
-    def fill(draft: Path) -> None:
-        external = weight_bytes(proto) > inline_limit_bytes
-        onnx.save_model(proto, draft / "model.onnx", save_as_external_data=external, location=WEIGHTS_FILE)
-
+    external = weight_bytes(proto) > inline_limit_bytes
     shutil.rmtree(folder, ignore_errors=True)
-    put_whole(folder, fill, is_there=lambda: False)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder("entry", folder.parent) as draft:
+        onnx.save_model(proto, draft / "model.onnx", save_as_external_data=external, location=WEIGHTS_FILE)
+        flush_folder(draft)
+        draft.rename(folder)
     return folder / "model.onnx"
