@@ -18,7 +18,7 @@ from optimizer.accuracy.check import (
     judge,
     reference_of,
 )
-from optimizer.accuracy.kept import Judgments, Once, digest_of, judgments_of, value_of, variant_from_entry
+from optimizer.accuracy.kept import Judgments, digest_of, judgments_of, once, value_of, variant_from_entry
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import NO_CACHE, ResultCache
 from optimizer.child import call_limited, graph_limits, machine_limits, threads
@@ -132,7 +132,7 @@ def usable_variants(
         processor=request.processor,
         budget_s=request.judging_budget_s / (1 + 2 * len(precisions)),  # each is run at two batch sizes
     )
-    reference = Once(partial(_reference, model, inputs, judgments.budget_s, on_event))
+    reference = once(partial(_reference, model, inputs, judgments.budget_s, on_event))
     with timed_step(on_event, "precisions judged before") as step:
         tried = _kept(model, precisions, options, judgments, on_event)
         step.cached = bool(tried)

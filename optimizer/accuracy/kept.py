@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import Entry, ResultCache, versions_digest
@@ -23,20 +24,15 @@ KIND = "judgment"
 T = TypeVar("T")
 
 
-class Once(Generic[T]):
-    """Computes a value at the first call, also if several threads call at the same time."""
+def once(make: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that computes a value at the first call, also if several threads call at the same time."""
+    lock, made = Lock(), cache(make)
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._lock = Lock()
-        self._made: list[T] = []
+    def call() -> T:
+        with lock:
+            return made()
 
-    def __call__(self) -> T:
-        """Return the value. Raises what computing it raises."""
-        with self._lock:
-            if not self._made:
-                self._made.append(self._make())
-            return self._made[0]
+    return call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

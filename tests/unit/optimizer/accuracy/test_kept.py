@@ -13,7 +13,7 @@ from recommendations import accuracy
 
 from optimizer.accuracy.check import Reference
 from optimizer.accuracy.gate import Usable
-from optimizer.accuracy.kept import Judgments, Once, digest_of, judgments_of
+from optimizer.accuracy.kept import Judgments, digest_of, judgments_of, once
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import ResultCache
 from optimizer.machine.hardware import Gpu
@@ -122,7 +122,7 @@ def test_an_engine_is_judged_once_per_plan_library_precision_gpu_and_driver(tmp_
         plan.write_bytes(plan.name.encode())
     few = samples().first(16)
     rows = tuple(Doubling(plans[0]).run(few.feeds(1)))
-    reference = Once(lambda: Reference(samples=few, rows=rows, classifying=frozenset(), note="few"))
+    reference = once(lambda: Reference(samples=few, rows=rows, classifying=frozenset(), note="few"))
     kept = judgments(tmp_path / "cache", model, samples=few)
     usable = Usable(variants=(), reference=reference, judgments=kept)
 
@@ -146,6 +146,6 @@ def test_a_value_is_computed_once_also_by_threads() -> None:
         made.append(1)
         return len(made)
 
-    once = Once(make)
+    first = once(make)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        assert set(pool.map(lambda _: once(), range(32))) == {1}
+        assert set(pool.map(lambda _: first(), range(32))) == {1}

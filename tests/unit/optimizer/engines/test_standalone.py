@@ -12,7 +12,7 @@ from batch_models import ints, node, write
 
 from optimizer.accuracy.check import OnnxCpuRunner, reference_of
 from optimizer.accuracy.gate import Usable
-from optimizer.accuracy.kept import Once, judgments_of
+from optimizer.accuracy.kept import judgments_of, once
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import NO_CACHE
 from optimizer.engines.cache import EngineCache
@@ -62,7 +62,7 @@ def test_engines_that_fail_on_the_gpu_are_left_out_and_the_others_go_on(
     samples = synthetic_samples(model, 16, seed=0)
     usable = Usable(
         variants=(),
-        reference=Once(partial(reference_of, OnnxCpuRunner(model=model).run_within, samples, classifying=())),
+        reference=once(partial(reference_of, OnnxCpuRunner(model=model).run_within, samples, classifying=())),
         judgments=judgments_of(model, samples, RULE, cache=NO_CACHE, processor="", budget_s=60.0),
     )
     wrong: dict[str, set[int]] = {}
