@@ -122,9 +122,9 @@ class StandaloneTimings:
         Kernels are compiled while it builds. Raises EngineFailed and what `build` raises.
         """
         found = engine_from_cache(key, variant, self.cache)
-        known = None if found is None else self._known(dict(found.engine.files)[PLAN_FILE].with_name(TIMES_FILE))
-        if known is not None or not self.may_run:
-            return found or build(), _sorted(known or [])
+        kept = found and self._found(dict(found.engine.files)[PLAN_FILE].with_name(TIMES_FILE))
+        if kept is not None or not self.may_run:
+            return found or build(), _sorted(kept["times"] if kept else [])
         began = time.monotonic()
         likely = key.precision not in FULL_PRECISIONS
         sizes = self._all_sizes if likely else self._race_sizes
@@ -169,13 +169,11 @@ class StandaloneTimings:
     def of_model(self, engine: Engine, model: Model, *, library_version: str) -> Times:
         """Return the times in ONNX Runtime, with CUDA graphs if possible. Raises EngineFailed."""
         kept = self.kept_file(engine, model, library_version=library_version)
-        known = self._known(kept)
-        if known is None and not self.may_run:
-            return ()
-        if known is None:
-            file = dict(engine.files)[engine.model_file]
-            known = self._measured(engine, file, graphs=(True, False))
-            self._keep(kept, known)
+        found = self._found(kept)
+        if found is not None or not self.may_run:
+            return _sorted(found["times"] if found else [])
+        known = self._measured(engine, dict(engine.files)[engine.model_file], graphs=(True, False))
+        self._keep(kept, known)
         return _sorted(known)
 
     def kept_file(self, engine: Engine, model: Model, *, library_version: str) -> Path:
@@ -236,10 +234,6 @@ class StandaloneTimings:
     def _keep(self, kept: Path, times: list[dict[str, float]], *, complete: bool = True) -> None:
         found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times, "complete": complete}
         put_file(kept, json.dumps(found, indent=1).encode())
-
-    def _known(self, kept: Path) -> list[dict[str, float]] | None:
-        found = self._found(kept)
-        return None if found is None else list(found["times"])
 
     def _found(self, kept: Path) -> dict[str, Any] | None:
         """Return what is kept if it is of a GPU of this name and this driver, else None."""

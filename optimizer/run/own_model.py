@@ -152,7 +152,9 @@ def own_engines(
     warnings = (words for one in served if one.own for words in _warnings(one.model_name, one.own.text))
     for words in dict.fromkeys((*stood_in, *warnings)):
         on_event(events.Note(text=words, warning=True))
-    optional = _optional(found[name].text)
+    tensors = parse_own(found[name].text).input
+    optional = frozenset(tensor.name for tensor in tensors if tensor.optional)
+    optional = optional if len(optional) < len(tensors) else frozenset()
     engines = tuple(_with_shapes(one, config, optional) for one in (engine, *others))
     _check_batch(engine, config)
     return record, engines
@@ -288,12 +290,6 @@ def _warnings(model: str, text: str) -> Iterator[str]:
     for name, (given, option) in idle.items():
         if given:
             yield f"{model} sets {name}: it does nothing on a server without {option}, such as those of ours."
-
-
-def _optional(text: str) -> frozenset[str]:
-    tensors = parse_own(text).input
-    optional = frozenset(tensor.name for tensor in tensors if tensor.optional)
-    return optional if len(optional) < len(tensors) else frozenset()
 
 
 def _with_shapes(engine: Engine, config: OptimizeConfig, optional: frozenset[str]) -> Engine:
