@@ -208,6 +208,20 @@ def plan_for(
     sources = sources or installed_sources(found, config.engine)
     if options.registry is not None:
         checked_image(options.registry, "--registry")
+    traffic = traffic_from(
+        certified_rate_per_s=rate,
+        rate_per_s=options.rate_per_s or found.cost.rate_to_serve_per_s,
+        peak_rate_per_s=options.peak_rate_per_s or found.cost.peak_rate_per_s,
+        ramp_s=options.ramp_s,
+    )
+    measured_start_s = found.served.replica_start_s if found.served is not None else None
+    scaling = scaling_for(
+        traffic,
+        certified_rate_per_s=rate,
+        start_s=options.start_s if options.start_s is not None else measured_start_s,
+        start_source="measured" if options.start_s is None else "given",
+        max_replicas=options.max_replicas,
+    )
     return Plan(
         found=found,
         config=config,
@@ -217,7 +231,7 @@ def plan_for(
         image=_native_image(found, config, options),
         registry=options.registry,
         prometheus_release=options.prometheus_release,
-        scaling=_scaling(found, rate, options),
+        scaling=scaling,
         resources=resources_for(found, config),
         smoke=smoke_for(found, config),
     )
@@ -259,24 +273,6 @@ def _native_image(found: RecommendationRecord, config: ServingConfig, options: B
         if runtime.runtime == "native":
             raise
         return None
-
-
-def _scaling(found: RecommendationRecord, certified_rate_per_s: float, options: BundleOptions) -> Scaling:
-    """Return the scaling by the given options, else by the run's own values."""
-    measured_start_s = found.served.replica_start_s if found.served is not None else None
-    traffic = traffic_from(
-        certified_rate_per_s=certified_rate_per_s,
-        rate_per_s=options.rate_per_s or found.cost.rate_to_serve_per_s,
-        peak_rate_per_s=options.peak_rate_per_s or found.cost.peak_rate_per_s,
-        ramp_s=options.ramp_s,
-    )
-    return scaling_for(
-        traffic,
-        certified_rate_per_s=certified_rate_per_s,
-        start_s=options.start_s if options.start_s is not None else measured_start_s,
-        start_source="measured" if options.start_s is None else "given",
-        max_replicas=options.max_replicas,
-    )
 
 
 def resources_for(found: RecommendationRecord, config: ServingConfig) -> Resources:
