@@ -17,7 +17,6 @@ from model_repo.spec import Endpoint
 
 _TIMEOUT_S = 10.0
 _MIN_SECRET = 4
-_LIVE = "/v2/health/live"
 _MAX_BYTES, _MOST_CHARACTERS, _MOST_INSTANCES = 16 * 2**20, 300, 10_000
 FOR_CREDENTIALS = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 
@@ -30,14 +29,9 @@ _GRPC_OPTIONS = (
 )
 
 
-def is_live(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> bool:
-    """True if a server answers there that it is live."""
-    return _is_ok(endpoint, _LIVE, timeout_s)
-
-
-def lets_in(endpoint: Endpoint) -> bool:
-    """True if a server answers there that it is live. Raises CredentialsRefused."""
-    return _is_ok(endpoint, _LIVE, but=CredentialsRefused)
+def is_live(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S, but: type[ServerError] | tuple[()] = ()) -> bool:
+    """True if a server answers there that it is live. Raises errors of the kind `but`."""
+    return _is_ok(endpoint, "/v2/health/live", timeout_s, but=but)
 
 
 def is_model_ready(endpoint: Endpoint, model_name: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from model_repo.errors import (
     AFTER_DEATH,
+    CredentialsRefused,
     ModelLoadFailed,
     ServerDied,
     ServerError,
@@ -26,7 +27,6 @@ from model_repo.repository.write import writing
 from model_repo.server.control import (
     is_live,
     is_model_ready,
-    lets_in,
     model_state,
     server_name,
     why_unavailable,
@@ -259,7 +259,7 @@ class RemoteHost(Host):
     def restart(self) -> None:
         """Wait until the server answers; we cannot start it. Raises ServerDied, CredentialsRefused."""
         deadline = time.monotonic() + self._wait_s
-        while not lets_in(self.endpoint):
+        while not is_live(self.endpoint, but=CredentialsRefused):
             if time.monotonic() > deadline:
                 after = f" within {self._wait_s:g} s" if self._wait_s else ""
                 raise ServerDied(
