@@ -13,6 +13,8 @@ import yaml
 from markupsafe import Markup
 
 from loadgen.printable import printable
+from loadgen.records.formats import format_ms
+from loadgen.spec.limits import quantile_name
 
 PLAIN = re.compile(r"/?[A-Za-z0-9_](?:[A-Za-z0-9_./:@%,+-]*[A-Za-z0-9_])?")
 """A value that cannot end a line, quote, comment or command: names, numbers, addresses, images."""
@@ -91,8 +93,12 @@ FILTERS: dict[str, Callable[..., str]] = {
     "block": block,
     "code": code,
     "comment": comment,
+    "exact": "{:.9g}".format,
     "go_text": go_text,
+    "ms": format_ms,
     "one_line": one_line,
+    "quantile": quantile_name,
     "shell": shell,
+    "usd": "{:.4g}".format,
     "yaml": yaml_scalar,
 }

@@ -17,11 +17,10 @@ from deploy.plan import Plan
 from deploy.quoting import FILTERS, plain, prose
 from deploy.scaling import HPA_SYNC_S, HPA_TOLERANCE, RATE_WINDOW_S, SCRAPE_INTERVAL_S
 from deploy.smoke import FILES_FOLDER, check_for
-from loadgen.records.formats import format_ms, format_rate
-from loadgen.spec.limits import quantile_name, quantile_option
+from loadgen.records.formats import format_rate
+from loadgen.spec.limits import quantile_option
 from model_repo.spec import OWN
 from search.labels import memory_text
-from search.records.certificate import CertifiedLatencyRecord
 
 if TYPE_CHECKING:
     import jinja2
@@ -40,18 +39,6 @@ MANIFEST_FILE = "manifest.json"
 DRIFT = 1.25
 """An alert fires if a million inferences cost more than 1.25 times the planned amount."""
 
-CONTENTS = (
-    (REPOSITORY + "/", "the model with its `config.pbtxt`, for the runtime that was measured"),
-    (NATIVE_REPOSITORY + "/", "the same for Triton's native backend: **not measured**"),
-    ("compose.yaml", "Triton, Prometheus and Grafana on one machine"),
-    ("kubernetes/", "Kustomize: base, components to choose from, overlays for staging and production"),
-    ("kserve/", "ServingRuntime and InferenceService"),
-    (RULES_FILE, "recording rules and alerts for Prometheus"),
-    (DASHBOARD_FILE, "the dashboard for Grafana"),
-    ("images/", "recipes of the images, with the packages pinned and tritune as a wheel"),
-    (MANIFEST_FILE, "the hash of every file: a new bundle replaces this one only if it is unchanged"),
-)
-
 
 def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str | None) -> dict[str, str]:
     """Return path in the bundle -> text, for these targets and for the files that all targets share."""
@@ -66,12 +53,6 @@ def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str
         files[path] = _rendered(f"{path}.j2", context)
     if "kubernetes" in targets:
         files[f"kubernetes/base/{DASHBOARD_FILE}"] = files[DASHBOARD_FILE]
-    always = {REPOSITORY + "/", MANIFEST_FILE} | ({NATIVE_REPOSITORY + "/"} if plan.offers_native else set())
-    context["contents"] = [
-        (path, Markup(words))  # noqa: S704
-        for path, words in CONTENTS
-        if path in always or any(name.startswith(path) for name in files)
-    ]
     files[README_FILE] = _rendered(f"{README_FILE}.j2", context)
     return {path: str(text) for path, text in sorted(files.items())}
 
@@ -214,34 +195,20 @@ def _kserve(plan: Plan) -> dict[str, str]:
 def _figures(plan: Plan) -> dict[str, str]:
     """Return numbers as text for people; names that end in `_exact` are for machines."""
     found, scaling, certificate = plan.found, plan.scaling, plan.certificate
-    cost, price, machine = found.cost, found.cost.price, found.machine
+    price, machine = found.cost.price, found.machine
     as_of = f", as of {price.as_of}" if price.as_of else ""
     gpus = f" and {', '.join(machine.gpus)}" if machine.gpus else ""
     return {
         "certified": format_rate(certificate.rate_per_s),
-        "certified_exact": f"{certificate.rate_per_s:.9g}",
         "confidence_percent": f"{100 * certificate.confidence:.3g}",
-        "p99": format_ms(certificate.first.latency_ms),
-        "p99_low": format_ms(certificate.first.latency_low_ms),
-        "p99_high": format_ms(certificate.first.latency_high_ms),
         "limit_ms": f"{found.slo.first.limit_ms:.9g}",
         "slo": found.slo.text,
-        "further_words": "".join(f"; {_latency_words(seen)}" for seen in certificate.latencies[1:]),
-        "usd_per_hour": f"{price.usd_per_hour:.9g}",
         "price_words": f"{price.usd_per_hour:g} USD per hour: {price.describes} ({price.source}{as_of})",
-        "certified_usd": f"{cost.cost_per_million_inferences_usd:.4g}",
-        "planned_usd": f"{plan.cost_per_million_at_least_load_usd:.4g}",
         "drift_usd": f"{DRIFT * plan.cost_per_million_at_least_load_usd:.9g}",
-        "baseline_usd": ""
-        if cost.baseline_cost_per_million_inferences_usd is None
-        else f"{cost.baseline_cost_per_million_inferences_usd:.4g}",
-        "hourly_usd": f"{scaling.min_replicas * price.usd_per_hour:.4g}",
         "rate": format_rate(scaling.traffic.rate_per_s),
         "target": format_rate(scaling.target_rate_per_s),
-        "target_exact": f"{scaling.target_rate_per_s:.9g}",
         "target_milli": str(max(1, math.floor(1000 * scaling.target_rate_per_s))),
         "scaling_words": _scaling_words(plan),
-        "shm_mib": str(plan.resources.shm_mib),
         "memory_words": _memory_words(plan),
         "machine": f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB{gpus}",
     }
@@ -267,12 +234,6 @@ def _scaling_words(plan: Plan) -> str:
     if traffic.assumed:
         text += f" Assumed: {'; '.join(traffic.assumed)}."
     return text
-
-
-def _latency_words(seen: CertifiedLatencyRecord) -> str:
-    at, low, high = map(format_ms, (seen.latency_ms, seen.latency_low_ms, seen.latency_high_ms))
-    of = "" if seen.model is None else f" of {seen.model}"
-    return f"{quantile_name(seen.quantile)}{of} {at} ms, between {low} and {high} ms"
 
 
 def _memory_words(plan: Plan) -> str:
