@@ -15,6 +15,7 @@ from markupsafe import Markup
 from loadgen.printable import printable
 from loadgen.records.formats import format_ms
 from loadgen.spec.limits import quantile_name
+from search.labels import memory_text
 
 PLAIN = re.compile(r"/?[A-Za-z0-9_](?:[A-Za-z0-9_./:@%,+-]*[A-Za-z0-9_])?")
 """A value that cannot end a line, quote, comment or command: names, numbers, addresses, images."""
@@ -95,6 +96,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "comment": comment,
     "exact": "{:.9g}".format,
     "go_text": go_text,
+    "memory": memory_text,
     "ms": format_ms,
     "one_line": one_line,
     "quantile": quantile_name,

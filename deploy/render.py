@@ -20,7 +20,6 @@ from deploy.smoke import FILES_FOLDER, check_for
 from loadgen.records.formats import format_rate
 from loadgen.spec.limits import quantile_option
 from model_repo.spec import OWN
-from search.labels import memory_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -116,7 +115,6 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "model_format": {"onnxruntime": "onnx", OWN: "triton"}.get(plan.config.engine.backend, "tensorrt"),
         **_queries(plan),
         **_figures(plan),
-        **_kserve(plan),
     }
     context["job_spec"] = lambda url: _rendered("kubernetes/smoke/job-spec.j2", {**context, "url": url})
     return context
@@ -182,16 +180,6 @@ def server_arguments(plan: Plan) -> list[str]:
     ]
 
 
-def _kserve(plan: Plan) -> dict[str, str]:
-    """Return KServe's target, a whole number: requests per second, or requests in flight if that is below one."""
-    target = math.floor(plan.scaling.target_rate_per_s)
-    words = "Less than one request per second a replica: it is given one at a time instead."
-    if target >= 1:
-        words = "KServe knows whole requests per second alone, so the target is rounded down."
-    metric = "rps" if target >= 1 else "concurrency"
-    return {"kserve_metric": metric, "kserve_target": str(max(1, target)), "kserve_target_words": words}
-
-
 def _figures(plan: Plan) -> dict[str, str]:
     """Return numbers as text for people; names that end in `_exact` are for machines."""
     found, scaling, certificate = plan.found, plan.scaling, plan.certificate
@@ -207,9 +195,7 @@ def _figures(plan: Plan) -> dict[str, str]:
         "drift_usd": f"{DRIFT * plan.cost_per_million_at_least_load_usd:.9g}",
         "rate": format_rate(scaling.traffic.rate_per_s),
         "target": format_rate(scaling.target_rate_per_s),
-        "target_milli": str(max(1, math.floor(1000 * scaling.target_rate_per_s))),
         "scaling_words": _scaling_words(plan),
-        "memory_words": _memory_words(plan),
         "machine": f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB{gpus}",
     }
 
@@ -234,12 +220,3 @@ def _scaling_words(plan: Plan) -> str:
     if traffic.assumed:
         text += f" Assumed: {'; '.join(traffic.assumed)}."
     return text
-
-
-def _memory_words(plan: Plan) -> str:
-    resources = plan.resources
-    shared = resources.shared_memory_bytes
-    shm = f", and {memory_text(shared)} more for /dev/shm" if shared else ""
-    if resources.memory_measured:
-        return f"one and a half times the memory of the server and its models{shm}"
-    return f"half of the machine's, because the server's was not measured{shm}"
