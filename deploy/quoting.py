@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from loadgen.printable import printable
 from loadgen.records.formats import format_ms
-from loadgen.spec.limits import quantile_name
+from loadgen.spec.limits import quantile_name, quantile_option
 from search.labels import memory_text
 
 PLAIN = re.compile(r"/?[A-Za-z0-9_](?:[A-Za-z0-9_./:@%,+-]*[A-Za-z0-9_])?")
@@ -99,6 +99,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "memory": memory_text,
     "ms": format_ms,
     "one_line": one_line,
+    "option": quantile_option,
     "quantile": quantile_name,
     "shell": shell,
     "usd": "{:.4g}".format,

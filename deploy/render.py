@@ -145,19 +145,8 @@ def _queries(plan: Plan) -> dict[str, Any]:
     quantile = f"{slo.first.quantile:g}"
     return {
         "selector": promql.selector(plan.name, plan.model_name),
-        "quantile": quantile,
         "quantile_selector": lambda at: promql.selector(plan.name, plan.model_name, quantile=f"{float(at):g}"),
         "limit_us": limit_us,
-        "latency_alerts": [
-            {
-                "alert": "TritonLatencyOverLimit"
-                + ("" if index == 0 else quantile_option(limit.quantile).upper()),
-                "name": quantile_option(limit.quantile),
-                "quantile": limit.quantile,
-                "limit_ms": f"{limit.limit_ms:.9g}",
-            }
-            for index, limit in enumerate(slo.limits)
-        ],
         "over_limit_steps": promql.over_limit_steps(slo.first.quantile),
         "burn_windows": promql.BURN_WINDOWS,
         "burn_alerts": promql.burn_alerts(slo.first.quantile),
@@ -181,7 +170,7 @@ def server_arguments(plan: Plan) -> list[str]:
 
 
 def _figures(plan: Plan) -> dict[str, str]:
-    """Return numbers as text for people; names that end in `_exact` are for machines."""
+    """Return figures as text, those that several templates show, or that take more than a filter."""
     found, scaling, certificate = plan.found, plan.scaling, plan.certificate
     price, machine = found.cost.price, found.machine
     as_of = f", as of {price.as_of}" if price.as_of else ""
