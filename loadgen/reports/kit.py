@@ -220,35 +220,14 @@ def literal(text: str) -> str:
 
 def markdown(report: Report) -> str:
     """Return the report in GitHub's Markdown: the first table at once, the others folded away, and no plots."""
-    text = "\n".join(_lines(report)) + "\n"
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(  # noqa: S701 - nothing of it is HTML that a browser gets unescaped
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["literal"] = literal
+    text = environment.from_string(_file("report.md")).render(report=report, markdown_table=markdown_table)
     return printable(text, most=len(text), lines=True)
-
-
-def _lines(report: Report) -> Iterator[str]:
-    yield f"## {literal(report.title)}"
-    first, *others = report.lead
-    yield f"\n**{literal(first)}**"
-    for more in (*others, *report.caveats, *report.remarks):
-        yield f"\n{literal(more)}"
-    if report.card is not None:
-        yield f"\n{literal(report.card.title)}:\n\n```diff\n{report.card.code.replace('`', '')}\n```"
-    for position, part in enumerate(report.sections):
-        if part.table is not None:
-            yield from markdown_table(part.table) if position == 0 else _folded(part)
-        if part.commands:
-            yield "\n```sh"
-            for purpose, command in part.commands:
-                yield f"{command.replace('`', '')}  # {purpose.lower()}"
-            yield "```"
-
-
-def _folded(part: Section) -> Iterator[str]:
-    facts = ", ".join(f"{name} {value}" for name, value in part.facts)
-    yield f"\n<details><summary>{literal(f'{part.title} ({facts})' if facts else part.title)}</summary>"
-    if part.note:
-        yield f"\n{literal(part.note)}"
-    yield from markdown_table(part.table)
-    yield "\n</details>"
 
 
 def page(report: Report) -> str:
