@@ -84,7 +84,8 @@ def read_options(
         name: tuple(context.params[name] or ()) if one.repeatable else context.params[name]
         for name, one in declared.items()
     }
-    flags = [name for name in declared if _is_flag_given(context, name)]
+    sources = {name: context.get_parameter_source(name) for name in declared}
+    flags = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     origins = {name: Origin(kind="flag", place=declared[name].flag) for name in flags}
     path: Path | None = context.params.get("config")
     alone = next((declared[name].flag for name in flags if declared[name].alone), None)
@@ -99,11 +100,6 @@ def read_options(
         if name not in origins:
             values[name], origins[name] = converted, one.origin
     return values, origins
-
-
-def _is_flag_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _show_all(context: typer.Context, given: bool) -> None:

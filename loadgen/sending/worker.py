@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import cast
 
 from loadgen import errors
-from loadgen.measurement.addresses import Histogram, histograms_of
+from loadgen.measurement.addresses import histograms_of
 from loadgen.measurement.other_runs import other_runs
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import COUNTED, ShardResult
@@ -107,6 +107,8 @@ def run_shard(
         loop.run(origin_ns)
         # A shard without requests ends before `origin_ns`.
         wall, cpu = max(0, clock.monotonic_ns() - max(wall, origin_ns)), time.process_time_ns() - cpu
+    log, names = _log_of(shard, table, loop.rows_sent), wire.addresses.names
+    several = bool(wire.places) and len(names) > 1
     return ShardResult(
         rows=loop.rows_sent,
         overloaded=overloaded,
@@ -115,23 +117,15 @@ def run_shard(
         **{name: getattr(wire, name) - before[name] for name in COUNTED},
         error_example=prepared.error_example,
         in_front=dict(wire.in_front),
-        addresses=_by_address(shard, table, wire, loop.rows_sent),
+        addresses=histograms_of(log.latency_ns, log.failed, wire.places, names) if several else {},
         notes=prepared.notes,
         unsent_share=unsent / looked if looked else 0.0,
-        cold=prepared.turn.cold(_log_of(shard, table, loop.rows_sent)),
+        cold=prepared.turn.cold(log),
     )
 
 
 def _log_of(shard: Shard, table: LogTable, count: int) -> RequestLog:
     return table.rows_until(table.rows).part(slice(shard.part, None, shard.parts)).rows(0, count)
-
-
-def _by_address(shard: Shard, table: LogTable, wire: AnyWire, count: int) -> dict[str, Histogram]:
-    names = wire.addresses.names
-    if len(names) < 2 or not wire.places:
-        return {}
-    log = _log_of(shard, table, count)
-    return histograms_of(log.latency_ns, log.failed, wire.places, names)
 
 
 def _still_sending(wire: AnyWire) -> list[bool]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
@@ -71,7 +70,8 @@ def evaluate_probe(probe: Probe, rate_per_s: float, limits: Sequence[LatencyLimi
     log = probe.log
     verdicts = [certify(log, limit) for limit in limits]
     verdict = least_headroom(verdicts)
-    latency_ms = _steady_ms(log, verdicts[0])
+    steady = log.scheduled_ns >= verdicts[0].steady_from_s * 1e9
+    latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)[steady]
     growing = probe.overloaded or any(one.overloaded for one in verdicts)
     return ProbeResult(
         rate_per_s=rate_per_s,
@@ -84,12 +84,6 @@ def evaluate_probe(probe: Probe, rate_per_s: float, limits: Sequence[LatencyLimi
         # An overload may end a run before its warm-up does, and is seen all the same.
         problems=probe.problems or (() if verdict.n or (growing and len(log)) else (NO_REQUEST,)),
     )
-
-
-def _steady_ms(log: RequestLog, verdict: Verdict) -> NDArray[np.float64]:
-    """Return the latencies of the steady part, inf for failures."""
-    latency_ms: NDArray[np.float64] = np.where(log.failed, np.inf, log.latency_ns / 1e6)
-    return latency_ms[log.scheduled_ns >= verdict.steady_from_s * 1e9]
 
 
 def _answered_per_s(log: RequestLog) -> float:

@@ -141,7 +141,7 @@ class ProcessHost(Host):
         if self._process is None or not self.alive():
             return
         instances = {name: self._model_part(name) for name in model_names}
-        others = [name for name, part in instances.items() if not self._process.count_children(part)]
+        others = [name for name, part in instances.items() if not self._process.children(part)]
         for name in instances.keys() - others:
             self._process.kill_children(instances[name])
         timeout_s = self._options.load_timeout_s
@@ -154,7 +154,7 @@ class ProcessHost(Host):
         """Return the number of Python backend processes; None for a container, whose processes we cannot see."""
         if self._process is None or self._options.kind == "docker":
             return None
-        return self._process.count_children(self._model_part(model_name))
+        return len(self._process.children(self._model_part(model_name)))
 
     def memory_bytes(self) -> int | None:
         """Return the memory of the process and all its children; None for a container, as we cannot see them."""

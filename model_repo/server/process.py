@@ -115,19 +115,15 @@ class ServerProcess:
         self._supervisor.wait()
         self._supervisor.stdout.close()
 
-    def count_children(self, command_part: str) -> int:
-        """Return how many living children of the server have `command_part` in their command line."""
-        return len(self._children(command_part))
-
     def kill_children(self, command_part: str, *, timeout_s: float = 5.0) -> None:
         """Kill (SIGKILL) the server's children with `command_part` in their command line; wait for their end."""
         import psutil
 
-        for child in self._children(command_part):
+        for child in self.children(command_part):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         deadline = time.monotonic() + timeout_s
-        while self._children(command_part) and time.monotonic() < deadline:
+        while self.children(command_part) and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def memory_bytes(self) -> int:
@@ -142,7 +138,8 @@ class ServerProcess:
                     total += process.memory_info().rss
         return total
 
-    def _children(self, command_part: str) -> list[psutil.Process]:
+    def children(self, command_part: str) -> list[psutil.Process]:
+        """Return the living children of the server with `command_part` in their command line."""
         import psutil
 
         found = []

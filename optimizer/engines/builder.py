@@ -30,15 +30,6 @@ class TensorRt:
     module: Any
     version: str
 
-    def set_target(self, config: Any, compute_capability: str) -> None:
-        """Make TensorRT-RTX build for this kind of GPU; TensorRT always builds for the GPU of this machine."""
-        if self.backend == "tensorrt":
-            return
-        config.num_compute_capabilities = 1
-        kinds = self.module.ComputeCapability
-        kind = getattr(kinds, f"SM{compute_capability.replace('.', '')}", kinds.CURRENT)
-        config.set_compute_capability(kind, 0)
-
 
 def find_tensorrt(backend: TensorRtBackend) -> TensorRt | None:
     """Return the library; None if it is not installed or does not load."""
@@ -96,7 +87,11 @@ def build_plan(library: TensorRt, key: EngineKey, onnx_file: Path, *, timing_cac
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
     (config.set_flag if key.precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
-    library.set_target(config, key.compute_capability)
+    if library.backend == "tensorrt_rtx":  # TensorRT always builds for the GPU of this machine
+        config.num_compute_capabilities = 1
+        kinds = trt.ComputeCapability
+        kind = getattr(kinds, f"SM{key.compute_capability.replace('.', '')}", kinds.CURRENT)
+        config.set_compute_capability(kind, 0)
     if any(-1 in tuple(network.get_input(index).shape) for index in range(network.num_inputs)):
         for shapes in key.profiles:
             profile = builder.create_optimization_profile()
