@@ -191,16 +191,10 @@ def installed_pins(roots: Iterable[str]) -> Pins:
         except PackageNotFoundError:
             continue
         pins[name] = found.version
-        waiting += _required(found.requires or (), extra)
+        for needed in map(Requirement, found.requires or ()):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                waiting += [(needed.name, wanted) for wanted in ("", *sorted(needed.extras))]
     return dict(sorted(pins.items()))
-
-
-def _required(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, extra) for each requirement that applies here with this extra of its distribution."""
-    for requirement in map(Requirement, lines):
-        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-            for wanted in ("", *sorted(requirement.extras)):
-                yield requirement.name, wanted
 
 
 CONSTRAINTS_FILE = "images/constraints.txt"
