@@ -302,8 +302,5 @@ def deciding_verdict(verdicts: Sequence[Verdict]) -> Verdict:
 
 def least_headroom(verdicts: Sequence[Verdict]) -> Verdict:
     """Return the verdict with the least headroom; the first if nothing was measured."""
-    return max(verdicts, key=_use_of_limit)
-
-
-def _use_of_limit(verdict: Verdict) -> float:
-    return -math.inf if math.isnan(verdict.latency_ms) else verdict.latency_ms / verdict.limit.limit_ms
+    used = ((one.latency_ms / one.limit.limit_ms, one) for one in verdicts if not math.isnan(one.latency_ms))
+    return max(used, key=lambda pair: pair[0], default=(math.nan, verdicts[0]))[1]

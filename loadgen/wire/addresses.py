@@ -7,6 +7,7 @@ import ipaddress
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from loadgen.spec.target import Target
@@ -36,7 +37,10 @@ class Addresses:
         self._avoid_until_s = [0.0] * len(self._known)
         self._found: list[tuple[Any, ...]] | None = None
         self._looked_up_s = time.monotonic()
-        self._look_up = None if _is_ip(target.host) else look_up or _resolver(target.host, target.port)
+        # One that blocks: gevent's own would need the loop of the thread that sends.
+        getaddrinfo, kind = original("socket", "getaddrinfo"), original("socket", "SOCK_STREAM")
+        usual = partial(getaddrinfo, target.host, target.port, type=kind)
+        self._look_up: LookUp | None = None if _is_ip(target.host) else look_up or usual
 
     @property
     def may_be_several(self) -> bool:
@@ -97,12 +101,6 @@ class Addresses:
         self._connections.append(0)
         self._avoid_until_s.append(0.0)
         return len(self._known) - 1
-
-
-def _resolver(host: str, port: int) -> LookUp:
-    """Return a look-up that blocks: gevent's own would need the loop of the thread that sends."""
-    getaddrinfo, kind = original("socket", "getaddrinfo"), original("socket", "SOCK_STREAM")
-    return lambda: getaddrinfo(host, port, type=kind)
 
 
 def _is_ip(host: str) -> bool:

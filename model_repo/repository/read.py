@@ -25,7 +25,13 @@ def engine_from_repository(model_dir: Path, *, backend: Backend, precision: str)
     add itself comes back as the first dimension of each tensor, which renders to the same text. Raises
     NotOurRepository.
     """
-    message = _message(model_dir)
+    path = model_dir / CONFIG_FILE
+    try:
+        message = parse_config_pbtxt(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotOurRepository(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise NotOurRepository(f"{path} is not a config.pbtxt") from error
     version_dir = model_dir / VERSION
     files = tuple(sorted(_engine_files(version_dir)))
     if not message.instance_group or not files:
@@ -46,16 +52,6 @@ def engine_from_repository(model_dir: Path, *, backend: Backend, precision: str)
         )
     except ValueError as error:
         raise NotOurRepository(f"{model_dir} is not what we write: {error}") from error
-
-
-def _message(model_dir: Path) -> Any:
-    path = model_dir / CONFIG_FILE
-    try:
-        return parse_config_pbtxt(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NotOurRepository(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise NotOurRepository(f"{path} is not a config.pbtxt") from error
 
 
 def _engine_files(version_dir: Path) -> list[tuple[str, Path]]:
