@@ -8,7 +8,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from model_repo.errors import BadServer, CredentialsRefused, RequestRefused, ServerDied, ServerError, ServerTimeout
@@ -92,17 +92,10 @@ def served_models(endpoint: Endpoint) -> set[str]:
     return {one.name for one in _index(endpoint) if one.state == "READY"}
 
 
-def server_name(endpoint: Endpoint, *, timeout_s: float) -> str | None:
-    """Return the name that the server gives itself; None if nothing answers there, or no Triton."""
-    return _described(endpoint, "name", timeout_s)
-
-
-def server_version(endpoint: Endpoint) -> str | None:
-    """Return Triton's version, such as 2.51.0; None if nothing answers there, or no Triton."""
-    return _described(endpoint, "version")
-
-
-def _described(endpoint: Endpoint, key: str, timeout_s: float = _TIMEOUT_S) -> str | None:
+def server_says(
+    endpoint: Endpoint, key: Literal["name", "version"], *, timeout_s: float = _TIMEOUT_S
+) -> str | None:
+    """Return the server's own name, or Triton's version, such as 2.51.0; None if no Triton answers there."""
     try:
         return str(json.loads(_request(endpoint, "GET", "/v2", timeout_s))[key])[:_MOST_CHARACTERS]
     except (ServerError, ValueError, KeyError, TypeError, RecursionError):

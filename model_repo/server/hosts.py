@@ -28,7 +28,7 @@ from model_repo.server.control import (
     is_live,
     is_model_ready,
     model_state,
-    server_name,
+    server_says,
     why_unavailable,
 )
 from model_repo.server.launchers import LAUNCHERS, Launcher
@@ -227,7 +227,7 @@ class ProcessHost(Host):
         deadline = time.monotonic() + self._options.start_timeout_s
         while self._process is not None and self._process.returncode is None:  # until its status is known
             # A server of another user may have taken the port: only ours knows the token.
-            if is_live(endpoint, timeout_s=1.0) and server_name(endpoint, timeout_s=1.0) == token:
+            if is_live(endpoint, timeout_s=1.0) and server_says(endpoint, "name", timeout_s=1.0) == token:
                 return
             if time.monotonic() > deadline:
                 break

@@ -15,7 +15,7 @@ from loadgen.spec.limits import Limits
 from loadgen.spec.plan import Payload
 from loadgen.traffic.model_info import bytes_per_value
 from model_repo.errors import ModelLoadFailed
-from model_repo.server.control import model_config, server_version
+from model_repo.server.control import model_config, server_says
 from model_repo.server.launchers import check_launcher
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.overrides import OverridingServer, overriding
@@ -132,7 +132,7 @@ def serving_bench(
         load_generator(config, prepared) as generator,
         ColocatedLoads(tuple(colocated_load(one, seed=config.seed) for one in config.with_models)) as colocated,
     ):
-        on_version(server_version(server.endpoint))
+        on_version(server_says(server.endpoint, "version"))
         yield TritonBench(
             server,
             generator,

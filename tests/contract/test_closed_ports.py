@@ -293,7 +293,7 @@ def test_the_key_of_shared_memory_opens_nothing_else(tmp_path: Path) -> None:
     with serve(options) as server:
         server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
         running = Running(server.endpoint, "embedded", process_of(server._host), tmp_path / "marker")
-        token = control.server_name(server.endpoint, timeout_s=120)
+        token = control.server_says(server.endpoint, "name", timeout_s=120)
         file = Path(f"/dev/shm/{token}-memory-key")
         header = {MEMORY_KEY_HEADER: file.read_text()}
         region = "/v2/systemsharedmemory/unregister"

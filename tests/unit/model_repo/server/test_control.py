@@ -175,6 +175,6 @@ def test_at_most_16_mib_of_an_answer_are_read() -> None:
 @pytest.mark.parametrize("body", ODD, ids=lambda body: repr(body[:60]))
 def test_no_answer_is_too_odd_for_a_version_or_a_refusal(body: bytes) -> None:
     with server(200, body) as where:
-        assert control.server_version(where) is None
+        assert control.server_says(where, "version") is None
     with server(500, body) as where, pytest.raises(RequestRefused):
         control.unload_model(where, "m")
