@@ -129,7 +129,7 @@ def slow_phases_text(found: RecommendationRecord) -> str | None:
     usd = found.cost.cost_per_million_inferences_usd
     usual_usd = usd * certificate.rate_per_s / seen.usual_per_s
     return (
-        f"{was[0].upper()}{was[1:]}. At its usual speed this configuration carries about "
+        f"{was[0].upper()}{was[1:]}. At its usual speed this configuration carries at most about "
         f"{format_rate(seen.usual_per_s)}/s, at {format_dollars(usual_usd)} instead of {format_dollars(usd)} per "
         "million; --ignore-slow-phases certifies a rate for it."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loadgen.measurement.cpu_contention import mark_of
-from loadgen.records.formats import UNKNOWN, format_ms, format_rate
+from loadgen.records.formats import UNKNOWN, format_ms, format_percent, format_rate
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number
 from optimizer.reports.evidence import Evidence
 from optimizer.run.progress import PHASES
@@ -85,9 +85,12 @@ def _clock(seconds: float) -> str:
 
 
 def _belief(one: BelievedRecord) -> Iterator[str]:
-    yield f"{format_rate(one.capacity_per_s)} ({format_rate(one.low_per_s)} to {format_rate(one.high_per_s)})"
+    yield one.capacity
     if one.covered_per_s is not None:
         yield f"{format_rate(one.covered_per_s)} at all speeds"
+    if (slow := one.machine) is not None and slow.seen_s:
+        by = f", {slow.slowdown:.2g} times" if slow.share else ""
+        yield f"slow for {format_percent(slow.share)} of {slow.seen_s:.0f} s{by}"
     if one.chance is not None:
         yield f"chance {100 * one.chance:.0f} %"
 
@@ -100,7 +103,8 @@ def _seen(one: RateStep) -> str:
 
 BELIEVED = (
     "Again: on a restarted server. Counts leave out the warm-up. Believed before: capacity at the usual speed, "
-    "its 90 % interval, what is kept at all speeds so far, and the share of simulated tests of it that met it."
+    "its 90 % interval, what is kept at all speeds so far, how long the machine was slow in the load until then, "
+    "by which factor on execution times, and the share of simulated tests of the rate that met it."
 )
 
 

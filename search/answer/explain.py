@@ -181,14 +181,17 @@ def _why_not_more(found: RecommendationRecord, steps: Iterable[RateStep]) -> Ite
     met_per_s = max((one.rate_per_s for one in own if one.decided == "met"), default=rate_per_s)
     if met_per_s > 1.001 * rate_per_s:
         yield f"It met {format_rate(met_per_s)}/s, and keeps less, simulated at all speeds that the machine had."
+    before = own[-1].believed if own else None
     if (slow := certificate.slow_phases) is not None:
-        was = f"The machine was {slow.slowdown:.2g} times slower for {format_percent(slow.share)} of the load"
-        yield f"{was}; at its usual speed the trial carries about {format_rate(slow.usual_per_s)}/s."
+        yield f"The machine was {slow.slowdown:.2g} times slower for {format_percent(slow.share)} of the load."
+        if before is not None:
+            believed_in = f"was believed to carry {before.capacity} requests/s at the usual speed"
+            yield f"Before its last run, trial {number} {believed_in}."
     above = [one for one in own if one.rate_per_s > rate_per_s and one.decided != "met"]
     if above:
         least = min(above, key=lambda one: one.rate_per_s)
         yield f"The lowest higher rate that was not met is {format_rate(least.rate_per_s)}/s: {least.answer}."
-    covered_per_s = own[-1].believed.covered_per_s if own and own[-1].believed else None
+    covered_per_s = None if before is None else before.covered_per_s
     most = covered_per_s and f" up to {format_rate(covered_per_s)}/s, which it keeps at all speeds of the machine,"
     yield f"No other rate{most or ''} was worth the seconds of its runs any more, or the time was over."
 
@@ -233,13 +236,8 @@ def _step(
     followed: str | None = None,
 ) -> RateStep:
     word, why = (run.word, run.change) if trusted else ("not trusted", "; ".join(run.problems))
-    decided: Decided = "inconclusive"
-    if not trusted:
-        decided = "not trusted"
-    elif run.overloaded or run.answer == "violated":
-        decided = "violated"
-    elif run.answer == "met":
-        decided = "met"
+    decided: Decided = "violated" if run.overloaded else run.answer or "inconclusive"
+    decided = decided if trusted else "not trusted"
     return RateStep(
         step=step,
         trial=trial,

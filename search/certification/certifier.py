@@ -24,7 +24,7 @@ from search.certification.evidence import ConfirmationRun, Evidence
 from search.certification.planner import Candidate, Certified, Load, Run, met_on, refuted_per_s
 from search.certification.policy import POLICY, Policy
 from search.labels import memory_text
-from search.records.certificate import CertificateRecord, SlowPhasesRecord
+from search.records.certificate import CertificateRecord, SlownessRecord, SlowPhasesRecord
 from search.records.confirmations import believed, keep_attempt
 from search.records.trial import AnswersRecord
 from search.study.belief import Belief, Outlook
@@ -198,6 +198,7 @@ class Certifier:
             covered_per_s=None if self.context.objective.rate_per_s else self.belief.highest_covered(trial),
             chance=step.outlook.share,
             needed_s=step.needed_s,
+            machine=self._slowness(),
         )
         self._runs += 1
         patient = self.context.workload.to_the_end(decided, rate_per_s, duration_s)
@@ -272,24 +273,21 @@ class Certifier:
         every_s = None if known else seen_s / -math.log1p(-self.context.slo.confidence)
         return certificate.changed(unseen_every_s=every_s)
 
+    def _slowness(self) -> SlownessRecord:
+        share, slowdown = self.belief.speed.slow_share()
+        return SlownessRecord(share=share, slowdown=math.exp(slowdown), seen_s=self.belief.speed.seen_s)
+
     def _slow_phases(self, trial: Trial) -> SlowPhasesRecord | None:
         """Return what slow phases of the machine cost a trial; None if that is little, or they are not known."""
-        belief, speed = self.belief, self.belief.speed
-        share, slowdown = speed.slow_share()
+        belief, seen = self.belief, self._slowness()
         violated = [one.rate_per_s for one in trial.load_runs if one.trusted and one.answer == "violated"]
         # Not more than what was violated: a front end at its limit may look like a slow machine.
         usual_per_s = min([belief.usual_per_s(trial), *refuted_per_s(self.evidence(trial).runs), *violated])
-        if not share or not (
+        if not seen.share or not (
             belief.ignore_slow_phases or belief.highest_covered(trial) < self.policy.small * usual_per_s
         ):
             return None
-        return SlowPhasesRecord(
-            share=share,
-            slowdown=math.exp(slowdown),
-            seen_s=speed.seen_s,
-            usual_per_s=usual_per_s,
-            ignored=belief.ignore_slow_phases,
-        )
+        return SlowPhasesRecord(**seen.model_dump(), usual_per_s=usual_per_s, ignored=belief.ignore_slow_phases)
 
     def covered_per_s(self, trial: Trial) -> float:
         """Return the certified rate, or as much of it as the trial keeps under the speeds of the whole run.

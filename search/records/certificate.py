@@ -20,13 +20,20 @@ class CertifiedLatencyRecord(Record):
     violations: Count = Field(description="Requests that failed or took longer than the limit.")
 
 
-class SlowPhasesRecord(Record):
-    """How slow the machine was while load was sent, and what a configuration carries at its usual speed."""
+class SlownessRecord(Record):
+    """How slow the machine was while load was sent, as all runs so far show it."""
 
     share: float = Field(ge=0, le=1, description="Share of the time in which executions were slower than usual.")
     slowdown: float = Field(ge=1, description="Factor on execution times in it, geometric mean.")
     seen_s: float = Field(ge=0, description="Seconds of load in which the speed is known.")
-    usual_per_s: Rate = Field(description="Estimated capacity at the machine's usual speed; it is not certified.")
+
+
+class SlowPhasesRecord(SlownessRecord):
+    """The same in the whole run, and what a configuration carries at most at the machine's usual speed."""
+
+    usual_per_s: Rate = Field(
+        description="Estimated capacity at the usual speed, or the lowest violated rate if less; not certified."
+    )
     ignored: bool = Field(default=False, description="True if the certified rate need not hold in slow phases.")
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from loadgen.finite import Count
 from loadgen.measurement.request_log import none_if_not_finite
+from loadgen.records.formats import format_rate
 from loadgen.records.record import Answer
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.dependence import ONE_SIDED_95
 from loadgen.statistics.slo_test import combined_answer
 from search.record import Rate, Record, passing_over
+from search.records.certificate import SlownessRecord
 from search.records.run_files import append_line, read_records
 from search.records.trial import SentLoadRecord
 
@@ -37,9 +39,16 @@ class BelievedRecord(Record):
     needed_s: float | None = Field(
         default=None, description="Seconds until the rate would be certified; null: no test was simulated."
     )
+    machine: SlownessRecord | None = Field(default=None, description="null: not asked, or an earlier version.")
+
+    @property
+    def capacity(self) -> str:
+        """The median and the 90 % interval, in words."""
+        low, high = format_rate(self.low_per_s), format_rate(self.high_per_s)
+        return f"{format_rate(self.capacity_per_s)} ({low} to {high})"
 
 
-def believed(capacity_per_s: float, error: float, **more: float | None) -> BelievedRecord:
+def believed(capacity_per_s: float, error: float, **more: Any) -> BelievedRecord:
     """Return a belief in a capacity of which `error` is the standard error of its logarithm."""
     low_per_s, high_per_s = (capacity_per_s * math.exp(sign * ONE_SIDED_95 * error) for sign in (-1, 1))
     return BelievedRecord(capacity_per_s=capacity_per_s, low_per_s=low_per_s, high_per_s=high_per_s, **more)

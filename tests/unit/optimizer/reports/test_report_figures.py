@@ -18,12 +18,13 @@ from optimizer.reports import plots, tables
 from optimizer.reports.card import answer_card, config_lines
 from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.report import commands, html_page, report_of
-from optimizer.reports.terminal import explanation_view
+from optimizer.reports.terminal import explanation_view, rate_view
 from optimizer.reports.trial_tables import LONGEST_REASON, reason_of, short_and_rest
 from optimizer.run.progress import trial_line
 from optimizer.run_file import save_config
-from search.answer.explain import Explanation, rate_steps
-from search.records.confirmations import ConfirmationRecord
+from search.answer.explain import Explanation, explain_rate, rate_steps
+from search.records.certificate import SlownessRecord, SlowPhasesRecord
+from search.records.confirmations import CONFIRMATIONS_FILE, ConfirmationRecord, believed
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import PredictedRecord, write_predictions
 from search.records.slo import WorkloadRecord
@@ -312,6 +313,29 @@ def test_load_runs_stand_in_the_order_in_which_they_began() -> None:
         ("confirmation", 10.0), ("trial", 30.0), ("confirmation", 50.0),
     ]  # fmt: skip
     assert [one.began_unix_s for one in rate_steps([begun], [confirmation(trial=1)])] == [30.0, None]
+
+
+def test_how_slow_the_machine_was_and_what_was_believed_is_explained_in_the_same_numbers(tmp_path: Path) -> None:
+    machine = SlownessRecord(share=0.124, slowdown=1.63, seen_s=60.4)
+    slow = SlowPhasesRecord(**machine.model_dump(), usual_per_s=703.0)
+    folder = run_dir(
+        tmp_path / "run", recommendation(winner=trial(certificate=certificate(600.0, slow_phases=slow)))
+    )
+    refuted = confirmation(trial=3, answer="violated", believed=believed(900.0, 0.1, machine=machine))
+    steady = believed(950.0, 0.1, machine=SlownessRecord(share=0.0, slowdown=1.0, seen_s=20.0))
+    lines = [confirmation(trial=3, believed=one) for one in (None, believed(950.0, 0.1), steady)]
+    (folder / CONFIRMATIONS_FILE).write_text("".join(f"{one.model_dump_json()}\n" for one in (*lines, refuted)))
+    console = SafeConsole(width=200, force_terminal=False, file=None)
+    with console.capture() as capture:
+        console.print(rate_view(explain_rate(folder)))
+    shown = capture.get()
+    assert "The machine was 1.6 times slower for 12 % of the load." in shown
+    assert "trial 3 was believed to carry 900 (763.4 to 1,060) requests/s at the usual speed." in shown
+    assert shown.count("900 (763.4 to 1,060)") == 2, "as in the table's last row of the trial"
+    assert "carries about 703" not in shown, "that rate was violated"
+    assert shown.count("slow for") == 2
+    assert "slow for 0 % of 20 s " in shown
+    assert "slow for 12 % of 60 s, 1.6 times" in shown
 
 
 def test_the_answer_of_a_load_run_that_was_not_trusted_is_why() -> None:

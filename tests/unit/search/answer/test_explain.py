@@ -72,8 +72,11 @@ def test_the_certified_rate_is_explained_by_every_load_run_in_its_order(run: Run
     assert len(found.steps) == sum(len(one.load_runs) for one in read_trials(run.directory)) + len(
         read_confirmations(run.directory)
     )
-    confirming = [one for one in found.steps if one.step != "trial"]
-    assert all(one.believed is not None and one.believed.chance is not None for one in confirming)
+    confirming = [one.believed for one in found.steps if one.step != "trial"]
+    assert all(believed is not None and believed.chance is not None for believed in confirming)
+    seen_s = [believed.machine.seen_s for believed in confirming]
+    assert sorted(set(seen_s)) == seen_s, "each run shows more of the machine"
+    assert [believed.machine.share for believed in confirming] == [0.0] * len(confirming)
     for trial in run.store.trials:
         first, *others = (one for one in found.steps if (one.trial, one.step) == (trial.number, "trial"))
         assert first.believed is not None

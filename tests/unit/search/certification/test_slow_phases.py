@@ -12,6 +12,7 @@ from unsteady_machine import Speed, UnsteadyBench
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.records.certificate import CertificateRecord
+from search.records.confirmations import read_confirmations
 from search.simulator.service_times_file import write_curves
 from search.space import knobs_of
 from search.study.storage import StorageFailed
@@ -109,6 +110,16 @@ def test_what_is_seen_at_the_end_makes_it_plan_again(tmp_path: Path) -> None:
     found = ended(tmp_path, given, tried(tmp_path, 16, 1), slo=EASY, total_s=60.0)
     assert found.certificate.confirmed_again
     assert found.certificate.rate_per_s > 0.48 * PER_S[16]
+
+
+def test_every_confirmation_keeps_how_slow_the_machine_was_until_then(tmp_path: Path) -> None:
+    speed = Speed(np.array([1.0] * 4 + [0.5] * 2 + [1.0] * 24), 1.0)
+    given = UnsteadyBench(service_s=service_s, speed=speed)
+    found = ended(tmp_path, given, tried(tmp_path, 16, 1), slo=EASY, total_s=60.0)
+    machine = [one.believed.machine for one in read_confirmations(found.folder)]
+    assert (machine[0].seen_s, machine[0].share, machine[0].slowdown) == (0.0, 0.0, 1.0), "nothing was seen yet"
+    assert machine[-1].slowdown == pytest.approx(2.0, rel=0.2)
+    assert machine[-1].share == pytest.approx(2.0 / machine[-1].seen_s, rel=0.3), "slow for 2 s, once by then"
 
 
 def test_what_slow_phases_cost_is_recorded_and_they_can_be_ignored(tmp_path: Path) -> None:
