@@ -25,9 +25,8 @@ MAX_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
 contention often outlasts one run, which ends within a few seconds if requests leave late."""
 
 MIN_RUN_S = 2.0
-_JUDGED_BEFORE_HOPELESS_S = 2.0
 _MIN_BURSTS_BEFORE_HOPELESS = 0.5
-"""An attempt is not abandoned before its violation budget covers this share of a typical burst."""
+"""An attempt is not abandoned within 2 s, or before its violation budget covers this share of a typical burst."""
 
 _LONGEST_BURSTS_WAITED_FOR = 16.0
 """Bursts count with at most 16 times the least burst for the share above: CPU contention makes bursts look longer,
@@ -270,7 +269,7 @@ def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
     burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict.limit.limit_ms, rate_per_s))
     if not verdict.n * (verdict.limit.allowed) >= _MIN_BURSTS_BEFORE_HOPELESS * burst:
         return False
-    if verdict.n < _JUDGED_BEFORE_HOPELESS_S * rate_per_s:
+    if verdict.n < MIN_RUN_S * rate_per_s:
         return False
     return seconds_needed(verdict, rate_per_s, forgiven_bursts=1.0) > left_s
 

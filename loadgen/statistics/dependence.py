@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-ONE_SIDED_95 = 1.645
+ONE_SIDED_95 = 1.6449
 """Standard errors between an estimate and a one-sided bound of 95 %."""
 
 MIN_BLOCKS = 8

@@ -11,13 +11,11 @@ from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.comparison import Bounds, Figure, bounds_of, check_same, compare_figures
 from loadgen.records.formats import format_rate
 from loadgen.records.record import ComparisonRecord
+from loadgen.statistics.dependence import ONE_SIDED_95
 from search.record import Record
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo, WorkloadRecord
 from search.records.trial import TrialRecord
-
-NORMAL_95 = 1.6449
-"""The one-sided 95 % quantile of the normal distribution, as in the bounds of the other figures."""
 
 SAME_WITHIN = 0.02
 """A figure may be worse by this share: machines differ from hour to hour, which no statistics of one run show."""
@@ -124,9 +122,9 @@ def _agreement_bounds(found: RecommendationRecord) -> Bounds | None:
 
 def wilson(share: float, count: int) -> Bounds:
     """Return a share of `count` with its one-sided 95 % bounds. Source: Wilson, JASA 22 (1927), 209-212."""
-    spread = NORMAL_95**2 / count
+    spread = ONE_SIDED_95**2 / count
     middle = (share + spread / 2) / (1 + spread)
-    half = NORMAL_95 / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
+    half = ONE_SIDED_95 / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
     return max(0.0, middle - half), share, min(1.0, middle + half)
 
 

@@ -19,6 +19,7 @@ from search.records.confirmations import ConfirmationRecord
 from search.records.slo import ObjectiveRecord, Slo
 from search.records.trial import TrialRecord
 from search.trials.context import budget_for, usual_certificate_s
+from search.trials.predicted_trial import CLEARLY_VIOLATED
 
 WELL_OVER = 2.0
 """A run is well over a limit with twice the violations that it allows: fewer may be bad luck of a short run."""
@@ -28,9 +29,6 @@ IN_GROUPS = 3.0
 
 LONE_SHARE = 0.25
 """At a rate that keeps a server busy for a quarter of the time, if it meets the limit, requests hardly meet."""
-
-ENOUGH_BEYOND = 0.1
-"""At a given rate the SLO is surely violated if the server was overloaded, or 10 % of the requests were late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +234,7 @@ def rate_is_too_high(run: RunEvidence) -> Conclusion | None:
     most, best = max(reached, key=lambda pair: pair[0])
     runs = [one for trial in run.in_state("infeasible") for one in trial.load_runs if one.trusted]
     surely = runs and all(
-        one.overloaded or (one.violations or 0) > ENOUGH_BEYOND * (one.requests or math.inf) for one in runs
+        one.overloaded or (one.violations or 0) > CLEARLY_VIOLATED * (one.requests or math.inf) for one in runs
     )
     reason = (
         f"No configuration {'meets' if surely and run.mark is None else 'was seen to meet'} {run.slo.text} at "

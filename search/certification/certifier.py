@@ -11,6 +11,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.records.formats import format_rate
 from loadgen.statistics.checks import change_of
 from loadgen.statistics.confirm import (
+    LOOKS_HOPELESS,
     LOOKS_MET,
     MAX_UNTRUSTED,
     MIN_RUN_S,
@@ -188,7 +189,7 @@ class Certifier:
 
             hopeless = hopeless + 1 if any(map(is_lost, verdicts)) else 0
             met = len(met_at) >= LOOKS_MET and seen.until_s >= policy.least_met_s
-            return answer == "violated" or met or hopeless >= policy.looks_hopeless
+            return answer == "violated" or met or hopeless >= LOOKS_HOPELESS
 
         duration_s = step.most_s(self.left_s())
         before = self.bench.spent.contention
@@ -235,7 +236,7 @@ class Certifier:
             server=self.server,
             met=attempt.met,
             violated=attempt.violated,
-            hopeless=hopeless >= policy.looks_hopeless and not attempt.met and not attempt.problems,
+            hopeless=hopeless >= LOOKS_HOPELESS and not attempt.met and not attempt.problems,
             client_late=bool(attempt.problems),
             log=probe.log,
             attempt=attempt,
@@ -284,7 +285,7 @@ class Certifier:
         # Not more than what was violated: a front end at its limit may look like a slow machine.
         usual_per_s = min([belief.usual_per_s(trial), *refuted_per_s(self.evidence(trial).runs), *violated])
         if not seen.share or not (
-            belief.ignore_slow_phases or belief.highest_covered(trial) < self.policy.small * usual_per_s
+            belief.ignore_slow_phases or belief.highest_covered(trial) < (1 - self.policy.least_gain) * usual_per_s
         ):
             return None
         return SlowPhasesRecord(**seen.model_dump(), usual_per_s=usual_per_s, ignored=belief.ignore_slow_phases)

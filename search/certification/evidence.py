@@ -15,9 +15,6 @@ from search.certification.planner import Run, met_on
 from search.records.certificate import CertificateRecord, CertifiedLatencyRecord
 from search.trials.context import confidence_of_a_run
 
-DIGITS = 6
-"""Confidences in certificates are rounded to 6 digits."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConfirmationRun(Run):
@@ -61,7 +58,7 @@ class Evidence:
         return CertificateRecord(
             rate_per_s=rate_per_s,
             latencies=tuple(map(_worst, zip(*(one.verdicts for one in attempts), strict=True))),
-            confidence=round(self.confidence if len(attempts) > 1 else self.of_each, DIGITS),
+            confidence=round(self.confidence if len(attempts) > 1 else self.of_each, 6),
             requests=sum(attempt.verdict.n for attempt in attempts),
             seconds=sum(run.attempt.load_s for run in runs),
             runs=len(runs),

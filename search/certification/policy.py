@@ -32,14 +32,12 @@ class Policy:
     """A run that meets a rate lasts 5 s, if there is time. At 44,000/s the test decides within 3 s, which show
     little of how a machine drifts: two such runs met 44,463/s of an engine that did not keep 43,461/s for 10 s."""
 
-    looks_hopeless: int = 4
-    """A run ends after four looks in a row at which it cannot be met in its time, even if a burst was bad luck."""
-
     when_stopped_s: float = 30.0
     """After the user has asked to finish, certification takes at most 30 s."""
 
     least_gain: float = 0.1
-    """What is certified on two servers is sent a higher rate if that is a tenth higher."""
+    """What is certified on two servers is sent a higher rate if that is a tenth higher. Slow phases that cost over
+    a tenth of the capacity are reported."""
 
     watch_s: float = 5.0
     watched_s: float = 90.0
@@ -47,9 +45,6 @@ class Policy:
 
     enough_phases: int = 3
     """From three slow phases on, it is known how often they come and how slow they are."""
-
-    small: float = 0.9
-    """Slow phases are reported if they cost more than a tenth of the capacity."""
 
 
 POLICY = Policy()

@@ -145,7 +145,6 @@ LASTING_S = 1.0
 MIN_BEFORE_S = 0.2
 """A window is simulated with what was sent 0.2 s before it, and what was in flight then."""
 
-_WINDOW_SLOWEST = 20.0
 _WINDOW_STEPS = 6
 
 
@@ -278,7 +277,7 @@ class _Excerpt:
     def factor(self, mean_latency_s: float, *, near: float) -> float:
         """Return the factor on execution times with this mean latency."""
         low = high = math.log(near)
-        step, most = 0.1, math.log(_WINDOW_SLOWEST)
+        step, most = 0.1, math.log(PAUSED)
         if self._mean_latency_s(low) < mean_latency_s:
             while high < most and self._mean_latency_s(high) < mean_latency_s:
                 low, high, step = high, high + step, 2 * step

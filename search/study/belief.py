@@ -44,8 +44,12 @@ points, of which the fastest counts as the middle one."""
 _LOWER_STEP, _LOWER_STEPS = 0.8, 15
 """If not even a 28th of the capacity is covered, no rate is: single requests are too slow in slow phases."""
 
-DRAWS = 6
 LOOKS_S = (3.0, 5.0, 9.0, 16.0, 28.0, 50.0, 90.0, 160.0, 300.0)
+_NORMAL = (0.0, 0.7, -0.7, 1.4, -1.4, 0.35)
+DRAWS = len(_NORMAL)
+"""A test is simulated six times. These deviates of the errors are the same for every rate, so that rates are
+compared under like luck."""
+
 MIN_SIMULATED, MAX_SIMULATED_S = 100_000, 2000.0
 """What was seen of the machine is repeated until so many requests arrive in it, or for so long. At 60/s the luck
 of one minute's arrivals decided, and 85 % of the capacity of steady servers seemed to be covered."""
@@ -304,10 +308,6 @@ class Belief:
         if key not in self._units:
             self._units[key] = self.surrogate.workload.unit(self.surrogate.seed + 7919 * seed, requests=size)
         return self._units[key]
-
-
-_NORMAL = (0.0, 0.7, -0.7, 1.4, -1.4, 0.35)
-"""Deviates of the errors that are drawn: the same for every rate, so that rates are compared under like luck."""
 
 
 def alike_seconds(machine: Floats, *, most_s: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -20,12 +20,12 @@ from loadgen.errors import LoadError
 from loadgen.traffic.payloads import Tensors
 from search.records.trial import AnswersRecord
 
-LOAD_S, ALONE_S = 2.0, 2.0
-"""The load lasts 2 s. Before it, requests are sent alone for about 2 s at most."""
+LOAD_S = 2.0
+"""The load lasts 2 s. Before it, requests are sent alone for about as long at most."""
 
-MAX_USERS, MIN_USERS, COMPARING_USERS = 32, 8, 8
+MAX_USERS, MIN_USERS = 32, 8
 """At most 32 requests are in flight, fewer if those would take longer than the load, and at least 8: batches of up
-to 4 rows were proven before. The answers of up to 8 users are compared."""
+to 4 rows were proven before. The answers of half of them are compared, of 8 at most."""
 
 MAX_REQUESTS, MAX_VALUES = 16, 1 << 14
 """Answers to 16 different requests are compared, and of each output at most about 16,000 values."""
@@ -96,7 +96,7 @@ class ComparedAnswers:
 
     def under(self, load: Load, most_s: float) -> AnswersRecord:
         """Ask alone, then under load, and compare. Nothing is sent under load if that would take over `most_s`."""
-        if most_s < LOAD_S + ALONE_S:
+        if most_s < 2 * LOAD_S:
             return AnswersRecord(unseen="the time budget was used up")
         began_s = self.clock()
         self._until_s = began_s + most_s
@@ -106,7 +106,7 @@ class ComparedAnswers:
             return AnswersRecord(unseen=self._error or "there is one request only")
         if self.clock() - began_s + LOAD_S + users * lone_s > most_s:
             return AnswersRecord(unseen="the time budget was too short for it")
-        comparing = min(COMPARING_USERS, users // 2)
+        comparing = min(MIN_USERS, users // 2)
         ended = Event()
         with ThreadPoolExecutor(comparing) as threads:
             try:
@@ -122,7 +122,7 @@ class ComparedAnswers:
         """Ask for the answers to compare with, one at a time; returns the mean seconds of a request."""
         began_s, asked = self.clock(), 0
         for request in self.requests[:: -(-len(self.requests) // MAX_REQUESTS)]:
-            if self.clock() - began_s > ALONE_S and asked >= 2:
+            if self.clock() - began_s > LOAD_S and asked >= 2:
                 break
             asked += 1
             try:

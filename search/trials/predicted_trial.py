@@ -37,16 +37,16 @@ PRECISE = 0.08
 MAX_RUNS = 4
 """A trial makes at most this many runs, each because it contradicts the one before."""
 
-LATE_STEP, MAX_LATE = 0.5, 4
+LATE_STEP = 0.5
 """If the client is late twice at one rate, half of it is tried, or what closed loops got through if that is less:
-it or the front end cannot carry more. After four such runs the cause is not the rate."""
+it or the front end cannot carry more. After `MAX_RUNS` such runs the cause is not the rate."""
 
 MAX_LOAD_S = 12.0
 """A trial starts no further run after 12 s of load: on a machine with unstable speed each run contradicts the one
 before, and more of them do not make the estimate better."""
 
 CLEARLY_VIOLATED = 0.1
-"""If more than a tenth of the requests failed, it was no disturbance that made the client late."""
+"""If more than a tenth of the requests failed or were late, no disturbance is to blame."""
 
 BASELINE_CAPACITY_S = 10.0
 """The capacity search of a baseline without a valid prediction takes at most 10 s of load: the baseline is only
@@ -160,7 +160,7 @@ class Verification:
             rate = let_through_per_s
         known = Capacity.guessed(predicted_per_s, self.context.slo.first.limit_s)
         found = self._run_and_replay(number, rate, known)
-        while self._late_per_s == rate and len(self._runs) < MAX_LATE and not self.context.stop():
+        while self._late_per_s == rate and len(self._runs) < MAX_RUNS and not self.context.stop():
             known, rate = known.bounded(rate), min(rate * LATE_STEP, let_through_per_s)
             found = self._run_and_replay(number, rate, known)
         while found is not None and not self.once:
@@ -186,7 +186,7 @@ class Verification:
         if self.context.budget.search_left_s() < MIN_REPLAY_S or self.context.stop():
             return False
         spent_s = sum(run.load_s for run in in_time)
-        return len(in_time) < MAX_RUNS and len(self._runs) < MAX_RUNS + MAX_LATE and spent_s < MAX_LOAD_S
+        return len(in_time) < MAX_RUNS and len(self._runs) < 2 * MAX_RUNS and spent_s < MAX_LOAD_S
 
     def _run_and_replay(self, number: int, rate_per_s: float, known: Capacity) -> Capacity | None:
         """Return what is known after load at this rate, again if the client is late for the first time.
