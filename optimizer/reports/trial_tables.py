@@ -33,16 +33,14 @@ def short_and_rest(reason: str) -> tuple[str, str]:
     """Return the first words of a long reason, and all of it; a short one, and ""."""
     if len(reason) <= LONGEST_REASON:
         return reason, ""
-    first = reason[:LONGEST_REASON].rsplit(maxsplit=1)[0]
-    return f"{first} ...", reason
+    return f"{reason[:LONGEST_REASON].rsplit(maxsplit=1)[0]} ...", reason
 
 
 def trials(evidence: Evidence) -> Table | None:
     """Every trial, its result and the reason; None without trials."""
-    name = evidence.slo.first.name
-    headings = ("trial", "configuration", "state", "rate", f"{name} ms", "seconds", "load runs", "why")
+    first = ("trial", "configuration", "state", "rate", f"{evidence.slo.first.name} ms")
     rows = tuple(_trial_row(evidence, trial) for trial in evidence.trials)
-    return Table(headings=headings, rows=rows, sortable=True) if rows else None
+    return Table(headings=(*first, "seconds", "load runs", "why"), rows=rows, sortable=True) if rows else None
 
 
 def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
@@ -80,8 +78,7 @@ STEPS = {"trial": "trial", "confirmation": "confirm", "second confirmation": "ag
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+    return "{}:{:02d}".format(*divmod(round(seconds), 60))
 
 
 def _belief(one: BelievedRecord) -> Iterator[str]:
@@ -89,8 +86,8 @@ def _belief(one: BelievedRecord) -> Iterator[str]:
     if one.covered_per_s is not None:
         yield f"{format_rate(one.covered_per_s)} at all speeds"
     if (slow := one.machine) is not None and slow.seen_s:
-        by = f", {slow.slowdown:.2g} times" if slow.share else ""
-        yield f"slow for {format_percent(slow.share)} of {slow.seen_s:.0f} s{by}"
+        share = f"slow for {format_percent(slow.share)} of {slow.seen_s:.0f} s"
+        yield f"{share}, {slow.slowdown:.2g} times" if slow.share else share
     if one.chance is not None:
         yield f"chance {100 * one.chance:.0f} %"
 
@@ -103,8 +100,8 @@ def _seen(one: RateStep) -> str:
 
 BELIEVED = (
     "Again: on a restarted server. Counts leave out the warm-up. Believed before: capacity at the usual speed, "
-    "its 90 % interval, what is kept at all speeds so far, how long the machine was slow in the load until then, "
-    "by which factor on execution times, and the share of simulated tests of the rate that met it."
+    "its 90 % interval, what is kept at all speeds so far, for how long and by which factor the machine was slow, "
+    "and the share of simulated tests of it that met it."
 )
 
 
@@ -138,8 +135,7 @@ def _seconds(value: float) -> Cell:
 def spent(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """The number of trials per state, and the time that the run took."""
     for state in ("complete", "pruned", "infeasible", "failed"):
-        ended = sum(trial.state == state for trial in evidence.trials)
-        if ended:
+        if ended := sum(trial.state == state for trial in evidence.trials):
             yield state, str(ended)
     if evidence.found is not None:
         seconds = evidence.found.seconds
