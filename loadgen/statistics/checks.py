@@ -15,7 +15,7 @@ from loadgen.records.formats import format_percent
 from loadgen.records.record import CheckRecord
 from loadgen.spec.limits import Kind, LatencyLimit, Limits
 from loadgen.statistics.confirm import shortest_s
-from loadgen.statistics.dependence import least_burst
+from loadgen.statistics.dependence import MIN_BLOCKS, least_burst
 from loadgen.statistics.sequential import fewest_violations, most_violations, requests_needed
 from loadgen.statistics.slo_test import Verdict, certify
 from loadgen.statistics.steady_state import left_out_ns
@@ -225,7 +225,6 @@ MIN_LATE, NEARLY_ALL_LATE = 20, 0.9
 A test of a limit assumes one machine and one server: more of the same load decides nothing if they changed.
 """
 
-PARTS = 8
 MIN_PARTS = 3
 """At least 3 of the 4 parts of that half have late requests: a single burst is no change.
 
@@ -245,7 +244,7 @@ def change_of(log: RequestLog, limits: Sequence[LatencyLimit]) -> str | None:
 
 def _change(log: RequestLog, limit: LatencyLimit) -> str | None:
     rows, late = _late_in_parts(log, limit)
-    total, halves = sum(late), (late[: PARTS // 2], late[PARTS // 2 :])
+    total, halves = sum(late), (late[: MIN_BLOCKS // 2], late[MIN_BLOCKS // 2 :])
     most = max(halves, key=sum)
     if total < max(MIN_LATE, limit.allowed * rows) or sum(most) < NEARLY_ALL_LATE * total:
         return None
@@ -258,9 +257,9 @@ def _change(log: RequestLog, limit: LatencyLimit) -> str | None:
 def _late_in_parts(log: RequestLog, limit: LatencyLimit) -> tuple[int, list[int]]:
     """Return the number of requests after the warm-up, and how many were late in each part of equal length."""
     if not len(log):
-        return 0, [0] * PARTS
+        return 0, [0] * MIN_BLOCKS
     start_ns, end_ns = left_out_ns(limit.steady_after_ms), int(log.scheduled_ns[-1])
-    edges_ns = np.linspace(start_ns, max(start_ns, end_ns), PARTS + 1)[:-1]
+    edges_ns = np.linspace(start_ns, max(start_ns, end_ns), MIN_BLOCKS + 1)[:-1]
     edges = [*np.searchsorted(log.scheduled_ns, edges_ns).tolist(), len(log)]
     late = log.latency_failures_last_ns > limit.limit_ns
     return len(log) - edges[0], [int(np.count_nonzero(late[first:last])) for first, last in pairwise(edges)]

@@ -19,6 +19,7 @@ from loadgen.statistics.slo_test import (
     combined_answer,
     deciding_verdict,
 )
+from loadgen.statistics.steady_state import left_out_ns
 
 MAX_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
 """The certification is abandoned after 3 runs in a row, and 25 s of load in them, that measured the client: CPU
@@ -149,7 +150,7 @@ class _Confirming:
 
     @property
     def warmup_s(self) -> float:
-        return max(1.0, 3e-3 * self.limit.steady_after_ms)
+        return left_out_ns(self.limit.steady_after_ms) / 1e9
 
     def left_s(self) -> float:
         return self.budget_s - _counted_s(self.attempts)

@@ -12,6 +12,8 @@ ONE_SIDED_95 = 1.6449
 """Standard errors between an estimate and a one-sided bound of 95 %."""
 
 MIN_BLOCKS = 8
+"""A run is compared with itself in eight parts at least."""
+
 _SHORTEST_BLOCK_S = 0.1
 _REQUESTS_PER_BLOCK = 20
 _MAX_BLOCKS = 1024

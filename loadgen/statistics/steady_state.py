@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measurement.request_log import RequestLog
-from loadgen.statistics.dependence import SAMPLE
+from loadgen.statistics.dependence import MIN_BLOCKS, SAMPLE
 
 _BIN_NS = 50_000_000
 BINS_PER_BATCH = 5
-_MIN_BATCHES = 8
 _MIN_BACKLOG = 8
-_KENDALL_PARTS = 8
 _RISING_KENDALL = 0.85  # 1: no exception; chance alone reaches 0.85 once in 1,150 runs
 
 
@@ -84,7 +82,7 @@ def _batch_means(
 def mser(batches: NDArray[np.float64]) -> int:
     """Return how many batches to cut for the least standard error of the rest's mean; at most half of them."""
     n = len(batches)
-    if n < _MIN_BATCHES:
+    if n < MIN_BLOCKS:
         return 0
     scaled = batches / max(float(batches.max()), 1e-300)
     left = np.arange(n, 0, -1)
@@ -99,10 +97,10 @@ def rising(latency_ns: NDArray[np.int64]) -> bool:
     MSER-5 misses this: it takes the quiet beginning for the steady part.
     """
     sample = latency_ns[:: max(1, len(latency_ns) // SAMPLE)]
-    if len(sample) < 20 * _KENDALL_PARTS:
+    if len(sample) < 20 * MIN_BLOCKS:
         return False
-    medians = np.array([np.median(part) for part in np.array_split(sample, _KENDALL_PARTS)])
-    pairs = np.sign(medians[None, :] - medians[:, None])[np.triu_indices(_KENDALL_PARTS, 1)]
+    medians = np.array([np.median(part) for part in np.array_split(sample, MIN_BLOCKS)])
+    pairs = np.sign(medians[None, :] - medians[:, None])[np.triu_indices(MIN_BLOCKS, 1)]
     return bool(pairs.mean() >= _RISING_KENDALL and medians[-2:].mean() > 4 / 3 * medians[:2].mean())
 
 

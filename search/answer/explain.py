@@ -179,7 +179,7 @@ def _why_not_more(found: RecommendationRecord, steps: Iterable[RateStep]) -> Ite
     caveat = f"; {certificate.caveat}" if certificate.caveat else ""
     yield f"{format_rate(rate_per_s)}/s of trial {number} is {so}: it or more was met {times}{caveat}."
     met_per_s = max((one.rate_per_s for one in own if one.decided == "met"), default=rate_per_s)
-    if met_per_s > 1.001 * rate_per_s:
+    if keeps_less := met_per_s > 1.001 * rate_per_s:
         yield f"It met {format_rate(met_per_s)}/s, and keeps less, simulated at all speeds that the machine had."
     before = own[-1].believed if own else None
     if (slow := certificate.slow_phases) is not None:
@@ -191,7 +191,7 @@ def _why_not_more(found: RecommendationRecord, steps: Iterable[RateStep]) -> Ite
     if above:
         least = min(above, key=lambda one: one.rate_per_s)
         yield f"The lowest higher rate that was not met is {format_rate(least.rate_per_s)}/s: {least.answer}."
-    covered_per_s = None if before is None else before.covered_per_s
+    covered_per_s = None if before is None or keeps_less else before.covered_per_s
     most = covered_per_s and f" up to {format_rate(covered_per_s)}/s, which it keeps at all speeds of the machine,"
     yield f"No other rate{most or ''} was worth the seconds of its runs any more, or the time was over."
 

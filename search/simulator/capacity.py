@@ -292,7 +292,7 @@ def variance_inflation(over: NDArray[np.bool_]) -> float:
     return max(1.0, float(blocks.var(ddof=1)) / (size * share * (1 - share)))
 
 
-STAND_IN_BATCH, STAND_IN_REQUESTS = 16, 5_000
+STAND_IN_BATCH = 16
 
 
 def stand_in(rate_per_s: float, limits: Sequence[LatencyLimit], unit: Floats) -> SimulatedServer:

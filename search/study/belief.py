@@ -20,7 +20,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.statistics.slo_test import certify_together, combined_answer
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
-from search.simulator.capacity import STAND_IN_REQUESTS, rate_at_limit, stand_in
+from search.simulator.capacity import COARSE_REQUESTS, rate_at_limit, stand_in
 from search.simulator.replay import GRAIN_S, MIN_ERROR, SLOW, Pace
 from search.simulator.server import Simulated
 from search.simulator.surrogate import Surrogate
@@ -296,7 +296,7 @@ class Belief:
                 rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=most_per_s)
             if rate_per_s >= least_per_s > 0:
                 return _Candidate(server, rate_per_s)
-        return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
+        return _Candidate(stand_in(measured_per_s, limits, unit[:COARSE_REQUESTS]), measured_per_s)
 
     def _arrivals_s(self, seed: int, rate_per_s: float, seconds: float) -> Floats:
         unit = self._unit(seed, math.ceil(rate_per_s * seconds))
