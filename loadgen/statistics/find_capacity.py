@@ -14,6 +14,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity import CAUTION, Capacity
 from loadgen.statistics.probe import Measure, ProbeResult, evaluate_probe
 from loadgen.statistics.slo_test import Verdict, certify_each, combined_answer
+from loadgen.statistics.steady_state import left_out_ns
 
 Outcome = Literal["found", "too_slow", "gave_up", "untrusted", "out_of_budget"]
 
@@ -45,7 +46,7 @@ class CapacityEstimate:
     lone_latency_ms: float | None
     probes: tuple[ProbeResult, ...]
     load_s: float
-    known: Capacity | None = None
+    known: Capacity | None = field(default=None, repr=False)
 
     @property
     def steady(self) -> Verdict | None:
@@ -123,7 +124,7 @@ class _Search:
 
     @property
     def warmup_s(self) -> float:
-        return max(1.0, 3e-3 * self.limit_ms)
+        return left_out_ns(self.limit_ms) / 1e9
 
     @property
     def trusted(self) -> list[ProbeResult]:
