@@ -78,10 +78,11 @@ class RemoteWorkers:
         left = [part for part in self._parts if not part.lost]
         return next((report.statistics for _, report in self._ask(left[:1], "statistics")), None)
 
-    def start(self) -> None:
-        """Start all workers at the same moment, each by its own clock."""
+    def start(self) -> int:
+        """Start all workers at the same moment, each by its own clock; return it by ours."""
         self._origin_ns = time.monotonic_ns() + _START_DELAY_NS
         self._ask(self._parts, "start")
+        return self._origin_ns
 
     def _compare_clocks(self, part: _Part) -> None:
         """Note the worker's clock minus ours, from the quickest of several answers.

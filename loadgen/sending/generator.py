@@ -166,7 +166,7 @@ class LocalWorkers:
         """See `WorkerGroup`."""
         return None if self.job.payload.streamed is not None else read_statistics(self.job.target)
 
-    def start(self, origin_ns: int | None = None) -> None:
+    def start(self, origin_ns: int | None = None) -> int:
         """See `WorkerGroup`; `origin_ns` is the moment, by the monotonic clock, and else soon."""
         self.origin_ns = origin_ns or time.monotonic_ns() + _START_DELAY_NS
         for worker in self.workers:
@@ -180,6 +180,7 @@ class LocalWorkers:
         self._end_s = time.monotonic() + plan.duration_s + plan.timeout_s + PATIENCE_S
         if isinstance(plan, LoadPlan):
             self._end_s += plan.tail_s
+        return self.origin_ns
 
     def wait(self, timeout_s: float) -> bool:
         """See `WorkerGroup`."""

@@ -56,8 +56,8 @@ class WorkerGroup(Protocol):
     def read_statistics(self) -> dict[str, Any] | None:
         """Return the server's counters; None if they cannot be read."""
 
-    def start(self) -> None:
-        """Start all workers at the same moment."""
+    def start(self) -> int:
+        """Start all workers at the same moment; return it, in ns of the monotonic clock."""
 
     def wait(self, timeout_s: float) -> bool:
         """Return when a worker reports something, or after the time-out; False when all shards have ended.
@@ -134,8 +134,7 @@ class PlanRun:
         return LoadRun(log=log, measurement=measurement, stopped=self._stopped, began_ns=self._began_ns)
 
     def _send(self) -> None:
-        self.workers.start()
-        self._began_ns = round(time.monotonic() * 1e9)
+        self._began_ns = self.workers.start()
         next_look_s = time.monotonic() + _LOOK_PERIOD_S
         while self.workers.wait(max(0.0, next_look_s - time.monotonic())):
             self._stop_if_overloaded()
