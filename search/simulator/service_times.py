@@ -285,10 +285,18 @@ def _hindered(alone: ServiceCurve, sizes: Floats, counts: Floats, seconds: Float
 
 
 def answered_per_s(log: RequestLog) -> float:
-    """Return the answered requests of a run over its length; 0 if none was."""
-    answered = ~log.failed
-    took_ns = int(log.done_ns.max()) - int(log.sent_ns.min()) if answered.any() else 0
-    return _NS_PER_S * int(answered.sum()) / took_ns if took_ns > 0 else 0.0
+    """Return the rate of the answers from the first one until the last request was sent; 0 if none was.
+
+    Before and after, not all users of a closed loop wait for answers.
+    """
+    done_ns = np.sort(log.done_ns[~log.failed])
+    if not len(done_ns):
+        return 0.0
+    last_ns = int(log.sent_ns.max())
+    full = int(np.count_nonzero((done_ns > done_ns[0]) & (done_ns <= last_ns)))
+    if full:
+        return _NS_PER_S * full / (last_ns - int(done_ns[0]))
+    return _NS_PER_S * len(done_ns) / max(1, int(done_ns[-1] - log.sent_ns.min()))
 
 
 def lone_latency_s(lone: ClosedLoop) -> float:
