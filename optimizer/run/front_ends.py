@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from loadgen.spec.plan import ClosedLoopPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import bytes_per_value
 from model_repo.errors import ModelLoadFailed, ServerError
-from model_repo.repository.write import write_repository
+from model_repo.repository.write import RUNTIME, write_repository
 from model_repo.server.hosts import serve_repository
 from model_repo.server.triton import with_usable_runtime
 from model_repo.spec import Protocol, ServingConfig
@@ -53,14 +54,21 @@ output {{ name: "y" data_type: TYPE_UINT8 dims: {bytes_out} }}
 dynamic_batching {{ }}
 instance_group {{ count: {instances} kind: KIND_CPU }}
 """
-_MODEL_PY = """import numpy as np
+_MODEL_PY = """import sys
+from pathlib import Path
+
+import numpy as np
 import triton_python_backend_utils as pb_utils
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from onnx_runtime import output_tensor
 
 
 class TritonPythonModel:
     def execute(self, requests):
         rows = [pb_utils.get_input_tensor_by_name(one, "x").shape()[0] for one in requests]
-        zeros = [pb_utils.Tensor("y", np.zeros((n, {bytes_out}), np.uint8)) for n in rows]
+        zeros = [output_tensor("y", np.zeros((n, {bytes_out}), np.uint8)) for n in rows]
         return [pb_utils.InferenceResponse([one]) for one in zeros]
 """
 
@@ -172,6 +180,7 @@ def _with_fewer_bytes(
             shape = {"bytes_in": bytes_in - fewer, "bytes_out": bytes_out}
             (repository / name / "1").mkdir(parents=True)
             (repository / name / "1" / "model.py").write_text(_MODEL_PY.format(**shape))
+            shutil.copy(RUNTIME / "onnx_runtime.py", repository / name / "1")
             text = _NOTHING_COMPUTED.format(batch=served.max_batch_size, instances=served.instance_count, **shape)
             (repository / name / "config.pbtxt").write_text(text)
 
