@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from optimizer.cached import ResultCache
@@ -36,6 +37,12 @@ def by_name():
 
 def by_position():
     return torch.nn.Linear(4, 2), (torch.randn(1, 4),)
+
+def normalized():
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm2d(4)
+    norm.running_mean, norm.running_var = torch.rand(4), 1 + torch.rand(4)
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), norm, torch.nn.ReLU()), (torch.rand(1, 3, 8, 8),)
 
 def no_module():
     return 3
@@ -124,6 +131,12 @@ def test_a_factory_with_inputs_by_name(factories: Any) -> None:
 def test_a_factory_with_inputs_by_position(factories: Any) -> None:
     model = read_model(export_model("my_models:by_position", factories / "out").path)
     assert [tensor.dims for tensor in model.all_inputs] == [("batch", 4)]
+
+
+def test_a_batch_normalization_becomes_part_of_the_layer_before_it(factories: Any) -> None:
+    """Else casts to fp16 would be around it. `export_model` has compared the results."""
+    exported = export_model("my_models:normalized", factories / "out")
+    assert {node.op_type for node in onnx.load(exported.path).graph.node} == {"Conv", "Relu"}
 
 
 @pytest.mark.parametrize(
