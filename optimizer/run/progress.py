@@ -85,7 +85,7 @@ class Progress(LiveDisplay):
         return f"{seconds // 60:02d}:{seconds % 60:02d}"
 
     def _picture(self) -> Group:
-        left = max(0.0, self._budget_s - (time.monotonic() - self._started))
+        left = round(max(0.0, self._budget_s - (time.monotonic() - self._started)))
         best = ""
         if self._best is not None and self._best.rate_at_limit_per_s is not None:
             best = f"best: trial {self._best.number}, {rate_text(self._best)}"
@@ -97,7 +97,7 @@ class Progress(LiveDisplay):
             Text(self._phase, style="bold"),
             Text(self._steps[-1] if self._steps else self._now, overflow="ellipsis", no_wrap=True),
             Text(best, style="green", no_wrap=True),
-            Text(f"at most {left // 60:.0f}:{left % 60:02.0f} left", style="dim", no_wrap=True),
+            Text(f"at most {left // 60}:{left % 60:02} left", style="dim", no_wrap=True),
         )
         return Group(line)
 

@@ -15,7 +15,7 @@ from optimizer.reports.report import markdown_report
 from optimizer.reports.tables import comparison
 from optimizer.reports.terminal import answer_view, recommendation_view
 from optimizer.reports.text import lead
-from optimizer.run.progress import certified_line, trial_line
+from optimizer.run.progress import Progress, certified_line, trial_line
 from search.labels import rate_text
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
@@ -171,3 +171,12 @@ def test_the_configuration_that_a_run_started_from_has_a_column() -> None:
     best = recommendation(start=found.winner)
     assert "your config.pbtxt" not in comparison(best).headings
     assert "your own config.pbtxt" in " ".join(lead(best))
+
+
+def test_the_time_that_is_left_has_sixty_seconds_to_a_minute() -> None:
+    console = SafeConsole(width=200, force_terminal=True)
+    now = Progress(console, budget_s=299.9)._drawn()  # which was drawn as 4:60
+    with console.capture() as capture:
+        console.print(now)
+    assert "at most " in capture.get()
+    assert ":60" not in capture.get()
