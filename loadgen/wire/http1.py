@@ -73,11 +73,9 @@ class HttpWire(LoadWire):
         if self.places:
             self.places[row] = connection.stream.place + 1
         request = self.requests[row % len(self.requests)]
-        if connection.ready:
-            whole = self._push_first(connection, request)
-        else:
+        if not connection.ready:
             connection.unsent = memoryview(request)
-            whole = False
+        whole = connection.ready and self._push(connection, request)
         if len(self._free) < self._spare and self.connecting < _SPARE:
             with contextlib.suppress(OSError):  # the request that needs it will fail with the error
                 self._connect()
@@ -121,35 +119,19 @@ class HttpWire(LoadWire):
         return connection
 
     def _go_on_connecting(self, connection: Connection) -> None:
-        if not connection.stream.connected():
-            self.poller.change(connection.fd, connection.stream.wants())
-            return
-        connection.ready = True
-        self.connecting -= 1
+        connection.ready = connection.stream.connected()
         self.poller.change(connection.fd, connection.stream.wants())
+        if not connection.ready:
+            return
+        self.connecting -= 1
         if connection.row is None:
             self._free.append(connection)
         else:
             self._push(connection, connection.unsent or b"")
 
-    def _push_first(self, connection: Connection, request: bytes) -> bool:
-        """Send a request in the usual case of `_push`; True if the kernel took all of it at once."""
-        try:
-            count = connection.stream.send(request)
-        except BlockingIOError:
-            count = 0
-        except OSError as error:
-            self._broken(connection, error)
-            return False
-        self.bytes_sent += count
-        if count == len(request):
-            return True
-        self._push(connection, memoryview(request)[count:])
-        return False
-
-    def _push(self, connection: Connection, data: bytes | memoryview) -> None:
-        """Give the kernel as much of the data as it takes; let the poller call again for the rest."""
-        waited = connection.unsent is not None
+    def _push(self, connection: Connection, data: bytes | memoryview) -> bool:
+        """Give the kernel as much of the data as it takes; True if all at once. The poller calls for the rest."""
+        waited, given = connection.unsent is not None, data
         try:
             while data:
                 count = connection.stream.send(data)
@@ -162,7 +144,7 @@ class HttpWire(LoadWire):
             connection.unsent = memoryview(data)
         except OSError as error:
             self._broken(connection, error)
-            return
+            return False
         if waited or connection.unsent is not None:
             wants = connection.stream.wants()
             if connection.unsent is None:
@@ -171,6 +153,7 @@ class HttpWire(LoadWire):
                 self._blocked.add(connection.fd)
                 wants |= WRITE
             self.poller.change(connection.fd, wants)
+        return data is given and connection.unsent is None
 
     def _receive(self, connection: Connection) -> None:
         try:
@@ -224,10 +207,9 @@ class HttpWire(LoadWire):
     def _broken(self, connection: Connection, error: OSError) -> None:
         """End a connection, with the request on it as failed."""
         row = connection.row
+        outcome = CLOSED if connection.ready else NOT_CONNECTED
         if isinstance(error, MalformedAnswer):
             outcome = MALFORMED
-        else:
-            outcome = CLOSED if connection.ready else NOT_CONNECTED
         self._drop(connection)
         self.connections_closed += connection.ready
         if row is not None:
