@@ -258,9 +258,9 @@ class GrpcWire(LoadWire):
     def _broken(self, connection: _Connection, error: OSError) -> None:
         """End a connection, with all calls on it as failed, and those that waited for it in vain."""
         lost = [call.row for call in connection.http2.calls.values()]
-        outcome = MALFORMED if isinstance(error, MalformedAnswer) else CLOSED
-        if not connection.ready or not connection.http2.settled:
-            outcome = NOT_CONNECTED if not isinstance(error, MalformedAnswer) else MALFORMED
+        outcome = CLOSED if connection.ready and connection.http2.settled else NOT_CONNECTED
+        if isinstance(error, MalformedAnswer):
+            outcome = MALFORMED
         self.connections_closed += connection.ready
         self._drop(connection)
         if not self.connecting and not any(c.usable for c in self._connections.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from loadgen.spec.target import Target
@@ -38,6 +39,7 @@ PREFIX_BYTES = 5
 _CANCEL = 8
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One unary call: the unsent part of its message, and the received part of its response.
 
@@ -45,19 +47,16 @@ class Call:
     ended before the kernel had the whole message, whose last byte in frames is number `end` of the connection.
     """
 
-    __slots__ = ("answer", "blocks", "data_bytes", "early", "end", "fields", "refused", "row", "unsent", "window")
-
-    def __init__(self, row: int, window: int) -> None:
-        self.row = row
-        self.unsent: memoryview | None = None
-        self.end = 0
-        self.early = False
-        self.window = window
-        self.fields: tuple[Field, ...] = ()
-        self.answer = bytearray()
-        self.data_bytes = 0
-        self.blocks = 0  # of headers
-        self.refused: int | None = None  # if the server says that it did nothing for it: the tries that this costs
+    row: int
+    window: int
+    unsent: memoryview | None = None
+    end: int = 0
+    early: bool = False
+    fields: tuple[Field, ...] = ()
+    answer: bytearray = field(default_factory=bytearray)
+    data_bytes: int = 0
+    blocks: int = 0  # of headers
+    refused: int | None = None  # if the server says that it did nothing for it: the tries that this costs
 
     def fault_of_frame(self) -> str | None:
         """Return the fault if the data are not one complete, uncompressed message; None if they are."""
