@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import select
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -37,6 +38,7 @@ class Poller:
 
     def __init__(self) -> None:
         self._epoll = original("select", "epoll")()
+        self._poll: Callable[[int, int], list[tuple[int, int]]] = self._epoll.poll
         self._select = original("select", "select")
         self.sleep = original("time", "sleep")
         self._fd = [self._epoll.fileno()]
@@ -49,15 +51,12 @@ class Poller:
 
         A wait of over 2 ms ends 1 ms early: the kernel may delay a wait by 0.1 % of its length.
         """
-        ready: list[tuple[int, int]] = self._epoll.poll(0, _MAX_EVENTS)
+        ready = self._poll(0, _MAX_EVENTS)
         if ready or timeout_ns <= 0:
             return ready
         if timeout_ns > _COARSE_NS:
             timeout_ns -= 1_000_000
-        if not self._select(self._fd, (), (), timeout_ns * 1e-9)[0]:
-            return []
-        again: list[tuple[int, int]] = self._epoll.poll(0, _MAX_EVENTS)
-        return again
+        return self._poll(0, _MAX_EVENTS) if self._select(self._fd, (), (), timeout_ns * 1e-9)[0] else []
 
     def close(self) -> None:
         """Close the file descriptor."""
