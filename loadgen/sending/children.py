@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import json
 import os
 import select
@@ -45,8 +44,7 @@ class Channel:
         """Send a message, and a file descriptor with it. Raises OSError if the other end is closed."""
         data = json.dumps(message).encode()
         framed = memoryview(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-        rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-        sent = self._socket.sendmsg([framed], rights)
+        sent = socket.send_fds(self._socket, [framed], [] if fd is None else [fd])
         while sent < len(framed):
             sent += self._socket.send(framed[sent:])
 
@@ -56,13 +54,9 @@ class Channel:
 
     def receive(self) -> tuple[Message, int | None]:
         """Return the next message and the file descriptor that came with it. Blocks."""
-        space = socket.CMSG_SPACE(array.array("i").itemsize)
-        head, ancillary, _, _ = self._socket.recvmsg(_LENGTH_BYTES, space)
+        head, fds, _, _ = socket.recv_fds(self._socket, _LENGTH_BYTES, 1)
         if not head:
             raise EOFError
-        fds = array.array("i")
-        for _, _, data in ancillary:
-            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         head += self._exactly(_LENGTH_BYTES - len(head))
         message: Message = json.loads(self._exactly(int.from_bytes(head, "big")))
         return message, fds[0] if fds else None
