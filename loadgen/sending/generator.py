@@ -109,8 +109,7 @@ class LocalWorkers:
     origin_ns: int = 0  # when the load began or will, by the monotonic clock; 0: it was not started
     _fd: int = field(init=False)
     _growing: GrowingLog | ClosedLog = field(init=False)
-    _busy: bool = False  # a worker is not free for the next plan
-    _unfinished: list[LoadProcess] = field(init=False)
+    _unfinished: list[LoadProcess] = field(default_factory=list)  # they are not free for the next plan
     _end_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -130,7 +129,7 @@ class LocalWorkers:
 
     def prepare(self) -> None:
         """See `WorkerGroup`."""
-        self._busy, self._unfinished = True, list(self.workers)
+        self._unfinished = list(self.workers)
         try:
             for number, worker in enumerate(self.workers):
                 worker.send(self._preparation(number), self._fd)
@@ -143,7 +142,7 @@ class LocalWorkers:
                 if "error" not in answer:
                     worker.send({"do": "cancel"})
                     worker.receive()
-            self._busy = False
+            self._unfinished = []
             raise error_from(failed["error"], failed["text"])
 
     def _preparation(self, number: int) -> Message:
@@ -195,8 +194,7 @@ class LocalWorkers:
                     raise error_from(answer["error"], answer["text"])
                 self.results.append(ShardResult(**{**answer, "notes": tuple(answer["notes"])}))
                 self._unfinished.remove(worker)
-        self._busy = bool(self._unfinished)
-        return self._busy
+        return bool(self._unfinished)
 
     def log(self) -> RequestLog:
         """See `WorkerGroup`."""
@@ -220,7 +218,7 @@ class LocalWorkers:
 
     def abandon(self) -> None:
         """Replace the processes if one of them is not free: new ones are half a second away."""
-        if self._busy:
+        if self._unfinished:
             for worker in self.workers:
                 worker.close()
             self.workers[:] = [self.start_one() for _ in self.workers]
