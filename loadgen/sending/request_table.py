@@ -148,10 +148,9 @@ class GrowingLog:
             late = waiting[is_late]
             young = waiting[~is_late]
             end = int(young[0]) if len(young) else due
-        return self._with_late(end, late[late < end], now_ns) if len(late) else table.rows_until(end)
-
-    def _with_late(self, end: int, late: NDArray[np.intp], now_ns: int) -> RequestLog:
-        part = self._table.rows_until(end)
+        part, late = table.rows_until(end), late[late < end]
+        if not len(late):
+            return part
         sent, done, outcome = part.sent_ns.copy(), part.done_ns.copy(), part.outcome.copy()
         sent[late[sent[late] == 0]] = now_ns
         done[late] = now_ns

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol
 
 from loadgen.sending.request_table import LogTable
@@ -180,9 +181,7 @@ class SendLoop:
         The next answer is read only then, so answers never wait long. After the last answer of several, `run`
         calls this twice before it looks for more.
         """
-        left = _BURST
-        while left:
-            left -= 1
+        for _ in range(_BURST):
             row = self._next_row
             self._next_row = row + 1
             self._sent[row] = now or 1
@@ -204,12 +203,7 @@ class SendLoop:
     def _housekeep(self, now: int) -> None:
         self._next_tick_ns = now + self._tick_every_ns
         too_old_ns = now - self._timeout_ns
-        expired = []
-        for row in self._wire.in_flight:
-            if self._scheduled[row] > too_old_ns:
-                break
-            expired.append(row)
-        for row in expired:
+        for row in list(takewhile(lambda row: self._scheduled[row] <= too_old_ns, self._wire.in_flight)):
             self._wire.give_up(row)
             self.finished(row, TIMED_OUT, 0)
         if self._tick(now, len(self._wire.in_flight)):
