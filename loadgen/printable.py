@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 MAX_CHARACTERS = 2000
 
 
@@ -29,17 +31,10 @@ def printable_json(document: str) -> str:
     """
     if document.isascii() and "\x7f" not in document:
         return document
-    return "".join(char if char.isprintable() or char == "\n" else _json_escape(char) for char in document)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in document)
 
 
 def _shown(char: str, *, lines: bool) -> str:
     if char.isprintable() or (lines and char == "\n"):
         return char
     return " " if char.isspace() else char.encode("unicode_escape").decode()
-
-
-def _json_escape(char: str) -> str:
-    if ord(char) <= 0xFFFF:
-        return f"\\u{ord(char):04x}"
-    above = ord(char) - 0x10000
-    return f"\\u{0xD800 + (above >> 10):04x}\\u{0xDC00 + (above & 0x3FF):04x}"
