@@ -174,10 +174,7 @@ def grpc_request(
             request.raw_input_contents.append(raw_bytes(values, tensor.datatype))
             continue
         for name, value in places[tensor.name].parameters.items():
-            if isinstance(value, str):
-                added.parameters[name].string_param = value
-            else:
-                added.parameters[name].int64_param = value
+            setattr(added.parameters[name], _GRPC_FIELDS[type(value)], value)
     for name, given in info.parameters:
         setattr(request.parameters[name], _GRPC_FIELDS[type(given)], given)
     for output in () if info.all_outputs else info.outputs:
