@@ -55,19 +55,16 @@ def samples_of_lengths(lengths: Sequence[int], info: ModelInfo, seed: int) -> li
             f"no input of {info.name} has a free dimension that a length could be given to: {free}.\n"
             "Give samples as .npz or .json, or a model with a dynamic axis."
         )
-    most = max(lengths, default=1)
-    shapes = {name: tuple(most if size == -1 else size for size in shape) for name, shape in free.items()}
-    check_request_size(info, shapes, shapes)
-    random = np.random.default_rng(seed)
-    made = {
-        length: {
-            tensor.name: random_tensor(
-                random, tensor.datatype, tuple(length if size == -1 else size for size in free[tensor.name])
-            )
-            for tensor in info.inputs
-        }
-        for length in sorted(set(lengths))
-    }
+
+    def shapes(length: int) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(length if size == -1 else size for size in shape) for name, shape in free.items()}
+
+    largest = shapes(max(lengths, default=1))
+    check_request_size(info, largest, largest)
+    random, made = np.random.default_rng(seed), {}
+    for length in sorted(set(lengths)):
+        own = shapes(length)
+        made[length] = {one.name: random_tensor(random, one.datatype, own[one.name]) for one in info.inputs}
     return [made[length] for length in lengths]
 
 
