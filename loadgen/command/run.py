@@ -13,7 +13,7 @@ from loadgen.command.app import complain, finish_on_first_interrupt
 from loadgen.command.live import LiveView
 from loadgen.command.measure import load_record, record_of, run_load_test
 from loadgen.command.verdict import LoadTestResult, read_baseline
-from loadgen.command.web import web_dashboard
+from loadgen.command.web import WebDashboard, web_dashboard
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import UserError, unforeseen
 from loadgen.exit_codes import exit_code
@@ -22,7 +22,7 @@ from loadgen.records.formats import format_seconds
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.views import answer_view
 from loadgen.reports.write import check_writable, record_json, write_reports
-from loadgen.sending.generator import Generator, LoadGenerator
+from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.target import errors_without_secrets
 
@@ -77,17 +77,24 @@ def carry_out(
         limits = [limit.text for limit in order.limits.latency]
         baseline = read_baseline(order.compare, load_record(order), limits, find_max=order.find_max)
     started_at = datetime.now(UTC)
-    found: list[LoadTestResult] = []
-    problems: list[UserError] = []
+    finding: LoadTestResult | None = None
     try:
-        broken = _send(order, notes, console, heeding, web_port, fleet, found.append, verbose=verbose)
-        if broken is not None:
-            problems.append(unforeseen(broken))
+        with ExitStack() as stack:
+            dashboard = None if web_port is None else stack.enter_context(web_dashboard(order.target, web_port))
+            view = LiveView(
+                console,
+                timeout_s=order.plan.timeout_s,
+                limit_ms=order.limits.strictest_ms,
+                dashboard=dashboard,
+                verbose=verbose,
+            )
+            finding = _send(order, notes, stack.enter_context(view), dashboard, heeding, fleet, stack)
+            broken = view.broken
     except Exception as error:
-        if not found:
+        if finding is None:
             raise
-        problems.append(unforeseen(error))
-    (finding,) = found
+        broken = error
+    problems = [] if broken is None else [unforeseen(broken)]
     machines = 1 if fleet is None else fleet.count
     record = record_of(order, finding, notes=notes, started_at=started_at, baseline=baseline, machines=machines)
     problems += write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
@@ -97,54 +104,35 @@ def carry_out(
 def _send(
     order: LoadTest,
     notes: Sequence[Note],
-    console: Console,
+    view: LiveView,
+    dashboard: WebDashboard | None,
     heeding: Heeding,
-    web_port: int | None,
     fleet: DistributedGenerator | None,
-    on_found: Callable[[LoadTestResult], None],
-    *,
-    verbose: bool,
-) -> Exception | None:
-    """Carry the order out with the display and the dashboard; returns the error that broke the display."""
-    with ExitStack() as stack:
-        dashboard = None
-        if web_port is not None:
-            dashboard = stack.enter_context(web_dashboard(order.target, web_port))
-        view = stack.enter_context(
-            LiveView(
-                console,
-                timeout_s=order.plan.timeout_s,
-                limit_ms=order.limits.strictest_ms,
-                dashboard=dashboard,
-                verbose=verbose,
-            )
-        )
-        for note in notes:
-            view.note(note.text, warning=note.loud)
-        if dashboard is not None:
-            view.note(f"Locust's web UI is on {dashboard.url}; its percentiles are rounded, those below are not.")
+    stack: ExitStack,
+) -> LoadTestResult:
+    """Carry the order out; what has to be ended afterwards is left to the `stack`."""
+    for note in notes:
+        view.note(note.text, warning=note.loud)
+    if dashboard is not None:
+        view.note(f"Locust's web UI is on {dashboard.url}; its percentiles are rounded, those below are not.")
 
-        def announce() -> None:
-            waits = f"waiting for requests in flight, {format_seconds(order.plan.timeout_s)} at most"
-            view.note(f"Stopping; {waits}. Ctrl-C again drops everything.", warning=True)
+    def announce() -> None:
+        waits = f"waiting for requests in flight, {format_seconds(order.plan.timeout_s)} at most"
+        view.note(f"Stopping; {waits}. Ctrl-C again drops everything.", warning=True)
 
-        interrupted = stack.enter_context(heeding(announce))
+    interrupted = stack.enter_context(heeding(announce))
 
-        def stop() -> bool:
-            return interrupted() or (dashboard is not None and dashboard.stop_asked())
+    def stop() -> bool:
+        return interrupted() or (dashboard is not None and dashboard.stop_asked())
 
-        stack.enter_context(errors_without_secrets(order.target.secrets))
-        generator: Generator
-        if fleet is None:
-            generator = stack.enter_context(LoadGenerator(order.processes))
-        else:
-            generator = stack.enter_context(fleet)
-            view.phase(f"Waiting for {fleet.count} workers on port {fleet.port}")
-            if not fleet.wait_for_workers(stop):
-                on_found(LoadTestResult(run=None, interrupted=True))
-                return view.broken
-        on_found(run_load_test(order, generator, view, stop))
-        return view.broken
+    stack.enter_context(errors_without_secrets(order.target.secrets))
+    if fleet is None:
+        return run_load_test(order, stack.enter_context(LoadGenerator(order.processes)), view, stop)
+    generator = stack.enter_context(fleet)
+    view.phase(f"Waiting for {fleet.count} workers on port {fleet.port}")
+    if not fleet.wait_for_workers(stop):
+        return LoadTestResult(run=None, interrupted=True)
+    return run_load_test(order, generator, view, stop)
 
 
 def show(record: LoadTestRecord, *, as_json: bool) -> list[UserError]:
