@@ -6,30 +6,8 @@ import struct
 from collections.abc import Callable
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.wire.http2_frames import (
-    ACK,
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    FRAME,
-    GOAWAY,
-    HEADERS,
-    LARGEST,
-    LARGEST_FRAME,
-    PADDED,
-    PING,
-    PUSH_PROMISE,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    WITH_PRIORITY,
-    HeaderDecoder,
-    RequestHead,
-    frame,
-    number_in,
-    unpadded,
-)
+from loadgen.wire import http2_frames as h2
+from loadgen.wire.http2_frames import HeaderDecoder, RequestHead, frame, number_in, unpadded
 from loadgen.wire.http2_sending import Call, SendingHalf
 from loadgen.wire.sockets import ReadBuffer, Stream
 
@@ -41,7 +19,7 @@ _MAX_BLOCKS = 8
 _MAX_FIELDS = 1000
 _LONGEST_BLOCK = 1 << 16
 _WINDOW_TOP_UP = 1 << 28
-_IN_PARTS = END_HEADERS | PADDED | WITH_PRIORITY
+_IN_PARTS = h2.END_HEADERS | h2.PADDED | h2.WITH_PRIORITY
 
 
 class Http2Connection(SendingHalf):
@@ -90,19 +68,19 @@ class Http2Connection(SendingHalf):
         """Act on all complete frames; returns the position after them."""
         at = 0
         while end - at >= 9:
-            high, low, kind, flags, stream_id = FRAME.unpack_from(data, at)
+            high, low, kind, flags, stream_id = h2.FRAME.unpack_from(data, at)
             length = high << 8 | low
-            if length > LARGEST_FRAME:
-                raise MalformedAnswer(f"a frame of {length:,} bytes, over {LARGEST_FRAME:,}")
+            if length > h2.LARGEST_FRAME:
+                raise MalformedAnswer(f"a frame of {length:,} bytes, over {h2.LARGEST_FRAME:,}")
             after = at + 9 + length
             if after > end:
                 break
-            if self._unfinished is not None and kind != CONTINUATION:
+            if self._unfinished is not None and kind != h2.CONTINUATION:
                 raise MalformedAnswer("a header block is interrupted")
-            payload, stream_id = data[at + 9 : after], stream_id & LARGEST
-            if kind == DATA:
+            payload, stream_id = data[at + 9 : after], stream_id & h2.LARGEST
+            if kind == h2.DATA:
                 self._take_data(stream_id, flags, payload)
-            elif kind == HEADERS and stream_id and flags & _IN_PARTS == END_HEADERS:  # the usual case
+            elif kind == h2.HEADERS and stream_id and flags & _IN_PARTS == h2.END_HEADERS:  # the usual case
                 self._take_block(stream_id, flags, bytes(payload))
             else:
                 self._control(kind, flags, stream_id, bytes(payload))
@@ -114,7 +92,7 @@ class Http2Connection(SendingHalf):
             raise MalformedAnswer("data of no stream")
         self._taken += len(payload)
         if self._taken > _WINDOW_TOP_UP:
-            self._outgoing += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
+            self._outgoing += frame(h2.WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
             self._taken = 0
         if not payload:
             self._empty_frames += 1
@@ -125,21 +103,21 @@ class Http2Connection(SendingHalf):
             return
         if not call.fields:
             raise MalformedAnswer("data before headers")
-        if flags & PADDED:
+        if flags & h2.PADDED:
             payload = memoryview(unpadded(bytes(payload), flags))
         call.data_bytes += len(payload)
         room = self._most_kept - len(call.answer)
         if room > 0:
             call.answer += payload if len(payload) <= room else payload[:room]
-        if flags & END_STREAM:
+        if flags & h2.END_STREAM:
             self._end(stream_id, reset=False)
 
     def _take_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if flags & (PADDED | WITH_PRIORITY):
-            payload = unpadded(payload, flags)[5 if flags & WITH_PRIORITY else 0 :]
+        if flags & (h2.PADDED | h2.WITH_PRIORITY):
+            payload = unpadded(payload, flags)[5 if flags & h2.WITH_PRIORITY else 0 :]
         if stream_id == 0:
             raise MalformedAnswer("headers of no stream")
-        if flags & END_HEADERS:
+        if flags & h2.END_HEADERS:
             self._take_block(stream_id, flags, payload)
         else:
             self._unfinished, self._block_frames = (stream_id, flags, bytearray(payload)), 1
@@ -154,7 +132,7 @@ class Http2Connection(SendingHalf):
             raise MalformedAnswer(
                 f"a header block of over {_LONGEST_BLOCK:,} bytes, or in over {_MAX_BLOCK_FRAMES} frames"
             )
-        if flags & END_HEADERS:
+        if flags & h2.END_HEADERS:
             self._unfinished = None
             self._take_block(stream_id, first_flags, bytes(block))
 
@@ -167,37 +145,37 @@ class Http2Connection(SendingHalf):
             call.fields += fields
             if call.blocks > _MAX_BLOCKS or len(call.fields) > _MAX_FIELDS:
                 raise MalformedAnswer(f"an answer with over {_MAX_BLOCKS} header blocks or {_MAX_FIELDS:,} fields")
-            if flags & END_STREAM:
+            if flags & h2.END_STREAM:
                 self._end(stream_id, reset=False)
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if kind == HEADERS:
+        if kind == h2.HEADERS:
             self._take_headers(stream_id, flags, payload)
-        elif kind == WINDOW_UPDATE:
+        elif kind == h2.WINDOW_UPDATE:
             self._widen(stream_id, number_in(kind, payload))
-        elif kind == CONTINUATION:
+        elif kind == h2.CONTINUATION:
             self._continue_headers(stream_id, flags, payload)
-        elif kind == RST_STREAM:
+        elif kind == h2.RST_STREAM:
             if number_in(kind, payload) == _REFUSED:
                 self.leaving = True  # the next calls go to another connection, and so does this one
                 self._refuse(stream_id)
             else:
                 self._end(stream_id, reset=True)
-        elif kind == GOAWAY:
+        elif kind == h2.GOAWAY:
             self._leave(number_in(kind, payload, exactly=None))
-        elif kind == PUSH_PROMISE:
+        elif kind == h2.PUSH_PROMISE:
             raise MalformedAnswer("a push, which was not asked for")
-        elif kind in (SETTINGS, PING) and not flags & ACK:
+        elif kind in (h2.SETTINGS, h2.PING) and not flags & h2.ACK:
             self._reply(kind, payload)
 
     def _reply(self, kind: int, payload: bytes) -> None:
         self._replies += 1
         if self._replies > _MAX_REPLIES:
             raise MalformedAnswer(f"over {_MAX_REPLIES:,} pings and settings at once")
-        if kind == SETTINGS:
+        if kind == h2.SETTINGS:
             self._apply_settings(payload)
         elif len(payload) == 8:
-            self._outgoing += frame(PING, ACK, 0, payload)
+            self._outgoing += frame(h2.PING, h2.ACK, 0, payload)
         else:
             raise MalformedAnswer(f"a ping of {len(payload)} bytes")
 

@@ -9,28 +9,8 @@ from urllib.parse import unquote
 
 from loadgen.spec.target import Target
 from loadgen.status import MALFORMED, outcome_of_grpc, outcome_of_http
-from loadgen.wire.http2_frames import (
-    ACK,
-    DATA,
-    DEFAULT_WINDOW,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    INITIAL_WINDOW,
-    LARGEST,
-    MAX_FRAME,
-    MAX_STREAMS,
-    OPENING,
-    RST_STREAM,
-    SETTINGS,
-    TABLE_SIZE,
-    Field,
-    RequestHead,
-    frame,
-    frame_head,
-    request_head,
-    settings_in,
-)
+from loadgen.wire import http2_frames as h2
+from loadgen.wire.http2_frames import Field, RequestHead, frame, frame_head, request_head, settings_in
 from loadgen.wire.sockets import Stream
 
 PREFIX_BYTES = 5
@@ -80,12 +60,12 @@ class SendingHalf:
         self._head = head
         self._block = head.first
         self._next_id = 1
-        self._window = DEFAULT_WINDOW
-        self._initial_window = DEFAULT_WINDOW
+        self._window = h2.DEFAULT_WINDOW
+        self._initial_window = h2.DEFAULT_WINDOW
         self._most_data = 16384
-        self.most_calls = LARGEST  # at a time
+        self.most_calls = h2.LARGEST  # at a time
         self._waiting: dict[int, Call] = {}  # calls whose message is not completely sent
-        self._outgoing = bytearray(OPENING)
+        self._outgoing = bytearray(h2.OPENING)
         self._replies = 0  # to pings and settings, since `_outgoing` was last empty
 
     @property
@@ -107,16 +87,16 @@ class SendingHalf:
         """Send a call; its message has gRPC's prefix of five bytes. True if the kernel took all of it."""
         stream_id = self._next_id
         self._next_id += 2
-        self.leaving = self.leaving or self._next_id > LARGEST
+        self.leaving = self.leaving or self._next_id > h2.LARGEST
         block = self._block
         if block is self._head.first:
             self._block = self._head.later
         call = self.calls[stream_id] = Call(row, self._initial_window)
         size, outgoing = len(message), self._outgoing
-        outgoing += frame_head(len(block), HEADERS, END_HEADERS, stream_id) + block
+        outgoing += frame_head(len(block), h2.HEADERS, h2.END_HEADERS, stream_id) + block
         if size <= self._most_data and size <= call.window and size <= self._window:  # the usual case
             self._window -= size
-            outgoing += frame_head(size, DATA, END_STREAM, stream_id) + message
+            outgoing += frame_head(size, h2.DATA, h2.END_STREAM, stream_id) + message
         else:
             call.unsent = memoryview(message)
             self._waiting[stream_id] = call
@@ -131,7 +111,7 @@ class SendingHalf:
         stream_id = next((number for number, call in self.calls.items() if call.row == row), 0)
         self._waiting.pop(stream_id, None)
         if self.calls.pop(stream_id, None) is not None:
-            self._outgoing += frame(RST_STREAM, 0, stream_id, struct.pack(">I", _CANCEL))
+            self._outgoing += frame(h2.RST_STREAM, 0, stream_id, struct.pack(">I", _CANCEL))
             self.flush()
 
     def flush(self) -> None:
@@ -152,18 +132,18 @@ class SendingHalf:
 
     def _apply_settings(self, payload: bytes) -> None:
         for name, value in settings_in(payload):
-            if name == INITIAL_WINDOW:
+            if name == h2.INITIAL_WINDOW:
                 for call in self.calls.values():
                     call.window += value - self._initial_window
                 self._initial_window = value
-            elif name == MAX_FRAME:
+            elif name == h2.MAX_FRAME:
                 self._most_data = value
-            elif name == MAX_STREAMS:
+            elif name == h2.MAX_STREAMS:
                 self.most_calls = value
-            elif name == TABLE_SIZE and value < 4096:
+            elif name == h2.TABLE_SIZE and value < 4096:
                 self._block = self._head.plain
         self.settled = True
-        self._outgoing += frame(SETTINGS, ACK, 0)
+        self._outgoing += frame(h2.SETTINGS, h2.ACK, 0)
         self._send_waiting()
 
     def _widen(self, stream_id: int, more: int) -> None:
@@ -188,7 +168,7 @@ class SendingHalf:
             if size == 0 and unsent:
                 break
             last = size == len(unsent)
-            outgoing += frame_head(size, DATA, END_STREAM if last else 0, stream_id)
+            outgoing += frame_head(size, h2.DATA, h2.END_STREAM if last else 0, stream_id)
             outgoing += unsent[:size]
             self._window -= size
             call.window -= size
