@@ -241,13 +241,11 @@ class ClosedLoop(SendLoop):
         super().finished(row, outcome, arrived_ns)
 
     def _set_due(self) -> None:
-        row = self._next_row
-        if row >= self._end_row or not self._free_at_ns or self._free_at_ns[0] >= self._duration_ns:
-            self._due_ns = NEVER_NS
-            if self._free_at_ns and self._free_at_ns[0] >= self._duration_ns:
-                self._end_row = row
-            return
-        self._due_ns = self._scheduled[row] = heapq.heappop(self._free_at_ns)
+        self._due_ns, row = NEVER_NS, self._next_row
+        if self._free_at_ns and self._free_at_ns[0] >= self._duration_ns:
+            self._end_row = row
+        if self._free_at_ns and row < self._end_row:
+            self._due_ns = self._scheduled[row] = heapq.heappop(self._free_at_ns)
 
     def _stop(self, now: int) -> None:  # noqa: ARG002 - nothing is due later than now
         self._end_row = self._next_row
