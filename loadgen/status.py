@@ -20,7 +20,19 @@ NO_STREAM = 11
 _OTHER_STATUS = 19
 _OUT_OF = (errno.ENFILE, errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
-_PLAIN_NAMES = {
+# HTTP statuses use the numbers that remain in a byte: (first status, count, first number).
+_STATUS_RANGES = ((300, 20, 20), (400, 60, 40), (500, 50, 100), (200, 27, 150))
+_OF_HTTP = {first + at: base + at for first, count, base in _STATUS_RANGES for at in range(count)}
+_GRPC_BASE = 200
+_PASSING = ("http 429", "http 502", "http 503", "http 504", "grpc UNAVAILABLE")
+_GRPC_NAMES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+
+
+NAMES: Mapping[int, str] = {
     OK: "ok",
     TIMED_OUT: "time-out",
     NOT_CONNECTED: "no connection",
@@ -34,22 +46,7 @@ _PLAIN_NAMES = {
     TOO_LONG: "more tokens than asked for",
     NO_STREAM: "no stream",
     _OTHER_STATUS: "http other",
-}
-
-# HTTP statuses use the numbers that remain in a byte: (first status, count, first number).
-_STATUS_RANGES = ((300, 20, 20), (400, 60, 40), (500, 50, 100), (200, 27, 150))
-_GRPC_BASE = 200
-_PASSING = ("http 429", "http 502", "http 503", "http 504", "grpc UNAVAILABLE")
-_GRPC_NAMES = (
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
-)  # fmt: skip
-
-
-NAMES: Mapping[int, str] = {
-    **_PLAIN_NAMES,
-    **{base + at: f"http {first + at}" for first, count, base in _STATUS_RANGES for at in range(count)},
+    **{number: f"http {status}" for status, number in _OF_HTTP.items()},
     **{_GRPC_BASE + number: f"grpc {name}" for number, name in enumerate(_GRPC_NAMES) if number},
 }
 """Every outcome's name for users: `time-out`, `http 503`, `grpc UNAVAILABLE`."""
@@ -57,12 +54,7 @@ NAMES: Mapping[int, str] = {
 
 def outcome_of_http(status: int) -> int:
     """Return 0 for status 200, the number of the failure for any other."""
-    if status == 200:
-        return OK
-    for first, count, number in _STATUS_RANGES:
-        if first <= status < first + count:
-            return number + status - first
-    return _OTHER_STATUS
+    return OK if status == 200 else _OF_HTTP.get(status, _OTHER_STATUS)
 
 
 def outcome_of_grpc(status: int) -> int:
