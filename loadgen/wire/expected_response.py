@@ -244,13 +244,12 @@ def _counted(numbers: re.Match[bytes]) -> bytes:
 
 def _length(message: bytes | bytearray, at: int) -> tuple[int, int]:
     """Return the length of up to 5 bytes at a place in a message, and the place after it."""
-    size = shift = 0
-    more = True
-    while more and shift < 35 and at < len(message):
-        size |= (message[at] & 0x7F) << shift
-        shift += 7
-        more = message[at] >= 0x80
+    size = 0
+    for place, byte in enumerate(message[at : at + 5]):
+        size |= (byte & 0x7F) << 7 * place
         at += 1
+        if byte < 0x80:
+            break
     return size, at
 
 
