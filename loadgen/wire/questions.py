@@ -6,7 +6,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -278,20 +278,18 @@ def _conversation(target: Target, step: Callable[[Stream], _T | None], patience_
     """
     patience_s = PATIENCE_S if patience_s is None else patience_s
     ends_ns = time.monotonic_ns() + round(patience_s * 1e9)
-    poller, stream, ready = Poller(), None, False
+    poller, stream = Poller(), None
     with _our_errors(target):
         try:
             stream = addresses_of(target)[0].open()
             poller.add(stream.fileno(), WRITE)
             while True:
-                try:
-                    ready = ready or stream.connected()
-                    found = step(stream) if ready else None
-                    if found is not None:
-                        return found
-                    waits = not ready
-                except BlockingIOError:
-                    waits = True
+                waits = True
+                with suppress(BlockingIOError):
+                    if stream.connected():
+                        if (found := step(stream)) is not None:
+                            return found
+                        waits = False
                 if waits:
                     poller.change(stream.fileno(), stream.wants())
                     poller.wait(min(GIVE_WAY_NS, ends_ns - time.monotonic_ns()))
