@@ -41,21 +41,19 @@ def duration_ms(
     return value
 
 
-def shape_from_text(text: str) -> tuple[str, tuple[int, ...]]:
-    """`NAME:d1,d2` (or `NAME:d1xd2`) as the name and its sizes; names may hold colons themselves."""
-    name, _, sizes = text.rpartition(":")
-    numbers = re.split(r"[,x]", sizes)
-    if not name or not all(_SIZE.fullmatch(number.strip()) for number in numbers):
-        raise BadInput(
-            f"--shape {text} does not name an input and its sizes.",
-            "Write NAME:D1,D2 with positive sizes, without the batch: --shape input_ids:128",
-        )
-    return name, tuple(int(number) for number in numbers)
-
-
 def shapes_from_texts(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return `NAME:d1,d2` texts as the sizes of each name. Raises BadInput."""
-    return dict(shape_from_text(text) for text in texts)
+    """Return `NAME:d1,d2` (or `NAME:d1xd2`) as the sizes of each name, which may hold colons. Raises BadInput."""
+    shapes = {}
+    for text in texts:
+        name, _, sizes = text.rpartition(":")
+        numbers = re.split(r"[,x]", sizes)
+        if not name or not all(_SIZE.fullmatch(number.strip()) for number in numbers):
+            raise BadInput(
+                f"--shape {text} does not name an input and its sizes.",
+                "Write NAME:D1,D2 with positive sizes, without the batch: --shape input_ids:128",
+            )
+        shapes[name] = tuple(int(number) for number in numbers)
+    return shapes
 
 
 def share_from_text(text: str, *, option: str, usual: str = "0.1%") -> float:

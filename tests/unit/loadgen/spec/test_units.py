@@ -1,7 +1,7 @@
 import pytest
 
 from loadgen.errors import BadInput
-from loadgen.spec.units import duration_ms, memory_bytes, shape_from_text, share_from_text
+from loadgen.spec.units import duration_ms, memory_bytes, shapes_from_texts, share_from_text
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
     [("ids:128", ("ids", (128,))), ("image:3,224,224", ("image", (3, 224, 224))), ("a:b:2x3", ("a:b", (2, 3)))],
 )
 def test_a_shape_is_a_name_and_its_sizes(text: str, expected: tuple[str, tuple[int, ...]]) -> None:
-    assert shape_from_text(text) == expected
+    assert shapes_from_texts([text]) == dict([expected])
 
 
 @pytest.mark.parametrize("text", ["ids", "ids:", ":3", "ids:0", "ids:-1", "ids:1,,2", "ids:²", "ids:1.5"])
 def test_other_shapes_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="--shape"):
-        shape_from_text(text)
+        shapes_from_texts([text])
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0.1%", 0.001), ("0%", 0.0), ("5 %", 0.05)])
