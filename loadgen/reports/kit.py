@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from loadgen.printable import printable, printable_json
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 Data = dict[str, Any]
 """Plain values that a plot draws; the browser only places the marks."""
@@ -232,17 +229,15 @@ def markdown(report: Report) -> str:
 
 def page(report: Report) -> str:
     """Return the report as one HTML file: answer, card, plots, then tables. The template escapes all text."""
-    template = _environment().from_string(_file("page.html"))
-    return template.render(report=report, file=_file)
+    return _html("page.html", report=report, file=_file)
 
 
 def card(headline: str, lines: Sequence[str], table: Table | None) -> str:
     """Return an answer as a piece of HTML for a notebook, in its colours. The template escapes all text."""
-    template = _environment().from_string(_file("card.html"))
-    return template.render(headline=headline, lines=[line for line in lines if line], table=table)
+    return _html("card.html", headline=headline, lines=[line for line in lines if line], table=table)
 
 
-def _environment() -> Environment:
+def _html(name: str, **values: object) -> str:
     from jinja2 import Environment, StrictUndefined
 
     def safe(value: object) -> object:
@@ -253,7 +248,7 @@ def _environment() -> Environment:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=safe
     )
     environment.filters["whole"] = _whole
-    return environment
+    return environment.from_string(_file(name)).render(values)
 
 
 def _whole(text: str) -> str:
