@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
 
 import gevent
 from locust import User, task
@@ -42,14 +41,10 @@ def serve(channel: Channel, host: str, port: int, target: str) -> None:
     """Until the parent closes its end."""
     environment = Environment(user_classes=[Shown], host=target)
     runner = environment.create_local_runner()
-
-    def on_stop(**_: Any) -> None:
-        channel.send({"stop": True})
-
     web_ui = environment.create_web_ui(host, port)
     runner.start(1, spawn_rate=1)
     history = gevent.spawn(stats_history, runner)
-    environment.events.test_stop.add_listener(on_stop)  # type: ignore[no-untyped-call]
+    environment.events.test_stop.add_listener(lambda **_: channel.send({"stop": True}))  # type: ignore[no-untyped-call]
     channel.send({"ready": True})
     try:
         while True:
