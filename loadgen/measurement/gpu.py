@@ -114,8 +114,7 @@ def _metrics_reader(url: str) -> ReadSample:
     def read() -> GpuSample | None:
         try:
             answer = http_answer(target, request, patience_s=_TIMEOUT_S)
-            status, body = answer.status, answer.body
-            return sample_from_metrics(body.decode(errors="replace")) if status == 200 else None
+            return sample_from_metrics(answer.body.decode(errors="replace")) if answer.status == 200 else None
         except (LoadError, ValueError):
             return None
 
