@@ -141,14 +141,11 @@ class GrowingLog:
         due = int(np.searchsorted(table.scheduled_ns, now_ns))
         waiting = self._settled + np.flatnonzero(table.done_ns[self._settled : due] == 0)
         self._settled = int(waiting[0]) if len(waiting) else due
-        late = waiting[:0]
-        end = self._settled
-        if self._late_ns is not None and len(waiting):
-            is_late = table.scheduled_ns[waiting] < now_ns - self._late_ns
-            late = waiting[is_late]
-            young = waiting[~is_late]
-            end = int(young[0]) if len(young) else due
-        part, late = table.rows_until(end), late[late < end]
+        young = waiting
+        if self._late_ns is not None:
+            young = waiting[table.scheduled_ns[waiting] >= now_ns - self._late_ns]
+        end = int(young[0]) if len(young) else due
+        part, late = table.rows_until(end), waiting[waiting < end]
         if not len(late):
             return part
         sent, done, outcome = part.sent_ns.copy(), part.done_ns.copy(), part.outcome.copy()
