@@ -53,11 +53,9 @@ class BacklogRule:
         seen.append((now_ns, in_flight))
         while seen[0][0] < now_ns - _RISE_NS:
             seen.popleft()
-        if in_flight <= self._threshold or now_ns - seen[0][0] < 0.9 * _RISE_NS or len(seen) < 6:
-            return False
-        if min(count for _, count in seen) <= self._threshold:
-            return False
         counts = [count for _, count in seen]
+        if min(counts) <= self._threshold or now_ns - seen[0][0] < 0.9 * _RISE_NS or len(counts) < 6:
+            return False
         third = len(counts) // 3
         return fmean(counts[:third]) < fmean(counts[third:-third]) < fmean(counts[-third:])
 
