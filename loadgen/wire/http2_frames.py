@@ -20,10 +20,6 @@ _LARGEST_LIST = 1 << 18  # bytes of fields, plus 32 per field; 1,000 fields in 6
 logging.getLogger("hpack").setLevel(logging.INFO)  # at DEBUG it logs whole blocks, with the secrets in them
 
 
-class HeaderError(MalformedAnswer):
-    """The bytes are not a header block; the connection cannot continue, since the sides' tables now differ."""
-
-
 class HeaderDecoder:
     """Decodes the header blocks of one connection, in their order: the table depends on it."""
 
@@ -32,7 +28,7 @@ class HeaderDecoder:
         self._known: dict[bytes, tuple[Field, ...]] = {}
 
     def decode(self, block: bytes) -> tuple[Field, ...]:
-        """Return the fields of a block. Raises HeaderError.
+        """Return the fields of a block. Raises MalformedAnswer: the sides' tables then differ.
 
         A block that leaves the table as it was is remembered until another changes it: a server's responses
         consist of the same few blocks.
@@ -46,7 +42,7 @@ class HeaderDecoder:
         except HPACKError as error:
             # After these words the library prints all of the bytes, or their place in memory.
             reason = str(error).partition(" from ")[0].partition(": ")[0]
-            raise HeaderError(f"no header block, {reason}: {block[:40].hex()}") from None
+            raise MalformedAnswer(f"no header block, {reason}: {block[:40].hex()}") from None
         if self._table() != before:
             self._known.clear()
         elif len(self._known) < _MAX_KNOWN and len(block) <= _LONGEST_KNOWN:  # some contain the time of day
