@@ -25,9 +25,11 @@ def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float |
     A response counts under the same conditions as in a load. Texts are bytes, and BF16 becomes float32.
     """
     rows = len(next(iter(tensors.values()))) if info.batched else 1
-    answered = _over_http if target.is_http else _over_grpc
+    expected = ExpectedAnswer(info, rows, target.model_version)
     try:
-        return answered(target, info, tensors, ExpectedAnswer(info, rows, target.model_version), patience_s)
+        if target.is_http:
+            return _over_http(target, http_request(target, info, tensors), expected, patience_s)
+        return _over_grpc(target, grpc_request(target, info, tensors), expected, patience_s)
     except LoadError:
         raise
     except Exception as error:  # JSON, protobuf and NumPy have their own each
@@ -35,13 +37,10 @@ def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float |
         raise TargetRefused(f"{target.url} gave no inference that can be read: {reason}.\nSee its log.") from error
 
 
-def _over_http(
-    target: Target, info: ModelInfo, tensors: Tensors, expected: ExpectedAnswer, patience_s: float | None
-) -> Tensors:
-    answer = http_answer(target, http_request(target, info, tensors), patience_s)
-    if answer.status != 200:
-        raise _refused(target, error_text(answer))
-    if (fault := expected.fault_of_http(answer)) is not None:
+def _over_http(target: Target, request: bytes, expected: ExpectedAnswer, patience_s: float | None) -> Tensors:
+    answer = http_answer(target, request, patience_s)
+    fault = expected.fault_of_http(answer) if answer.status == 200 else error_text(answer)
+    if fault is not None:
         raise _refused(target, fault)
     outputs, at = {}, answer.json_bytes
     for one in json.loads(answer.body[:at])["outputs"]:
@@ -51,19 +50,16 @@ def _over_http(
     return outputs
 
 
-def _over_grpc(
-    target: Target, info: ModelInfo, tensors: Tensors, expected: ExpectedAnswer, patience_s: float | None
-) -> Tensors:
+def _over_grpc(target: Target, message: bytes, expected: ExpectedAnswer, patience_s: float | None) -> Tensors:
     from tritonclient.grpc.service_pb2 import ModelInferResponse
 
-    call = grpc_call(target, INFER, grpc_request(target, info, tensors), patience_s)
+    call = grpc_call(target, INFER, message, patience_s)
     outcome, text = status_of(call.fields)
-    if outcome != OK:
-        raise _refused(target, f"{outcome_name(outcome)}, {text}")
-    if (fault := expected.fault_of_grpc(call)) is not None:
+    fault = expected.fault_of_grpc(call) if outcome == OK else f"{outcome_name(outcome)}, {text}"
+    if fault is not None:
         raise _refused(target, fault)
-    message = ModelInferResponse.FromString(bytes(call.answer)[PREFIX_BYTES:])
-    pairs = zip(message.outputs, message.raw_output_contents, strict=True)
+    found = ModelInferResponse.FromString(bytes(call.answer)[PREFIX_BYTES:])
+    pairs = zip(found.outputs, found.raw_output_contents, strict=True)
     return {one.name: _values(raw, one.datatype, one.shape) for one, raw in pairs}
 
 
