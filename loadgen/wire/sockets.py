@@ -80,12 +80,10 @@ class TcpStream(_socket.socket):
         error = self.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
-        try:
+        with contextlib.suppress(OSError):
             self.getpeername()
-        except OSError:
-            return False
-        self._connected = True
-        return True
+            self._connected = True
+        return self._connected
 
     def recv_into(self, buffer: memoryview, /) -> int:  # type: ignore[override] # accepts fewer arguments
         """Return the number of bytes read; 0 at the end of the stream."""
