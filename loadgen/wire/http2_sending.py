@@ -155,26 +155,22 @@ class SendingHalf:
             self._send_waiting()
 
     def _send_waiting(self) -> None:
+        """Put as much of each message into frames as both windows allow."""
+        outgoing = self._outgoing
         for stream_id, call in list(self._waiting.items()):
-            self._send_message(stream_id, call)
+            while call.unsent is not None:
+                size = max(0, min(len(call.unsent), self._most_data, self._window, call.window))
+                if size == 0 and call.unsent:
+                    break
+                last = size == len(call.unsent)
+                outgoing += frame_head(size, h2.DATA, h2.END_STREAM if last else 0, stream_id)
+                outgoing += call.unsent[:size]
+                self._window -= size
+                call.window -= size
+                call.unsent = None if last else call.unsent[size:]
+            call.end = self.bytes_sent + len(outgoing)
             if call.unsent is None:
                 del self._waiting[stream_id]
-
-    def _send_message(self, stream_id: int, call: Call) -> None:
-        """Put as much of the message into frames as both windows allow."""
-        unsent, outgoing = call.unsent, self._outgoing
-        while unsent is not None:
-            size = max(0, min(len(unsent), self._most_data, self._window, call.window))
-            if size == 0 and unsent:
-                break
-            last = size == len(unsent)
-            outgoing += frame_head(size, h2.DATA, h2.END_STREAM if last else 0, stream_id)
-            outgoing += unsent[:size]
-            self._window -= size
-            call.window -= size
-            unsent = None if last else unsent[size:]
-        call.unsent = unsent
-        call.end = self.bytes_sent + len(outgoing)
 
 
 _MAX_STATUS_DIGITS = 5
