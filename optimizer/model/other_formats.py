@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 _IN_REPOSITORY = "put it into a repository as NAME/1/model.%s: --repository DIR --model NAME --server docker"
@@ -14,7 +13,7 @@ def why_not_onnx(path: Path) -> tuple[str, str] | None:
     """Return what a file or folder is, and what to do with it; None for what is not known. Raises no OSError."""
     try:
         if path.is_dir():
-            return next((found for rule in _FOLDERS if (found := rule(path)) is not None), None)
+            return _of_folder(path)
         if path.suffix.lower() in _TORCH:
             return _of_torch(path)
     except (OSError, zipfile.BadZipFile):
@@ -23,24 +22,22 @@ def why_not_onnx(path: Path) -> tuple[str, str] | None:
     return None if found is None else (f"The model {path} is {found[0]}, not ONNX.", found[1].format(path=path))
 
 
-def _hugging_face(folder: Path) -> tuple[str, str] | None:
+def _of_folder(folder: Path) -> tuple[str, str] | None:
+    if files := sorted(folder.glob("*.onnx")):
+        return f"The model {folder} is a directory.", f"Name the .onnx file in it: --model {files[0]}"
     weights = (*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin"))
-    if not weights or not (folder / "config.json").is_file():
-        return None
-    export = f"optimum-cli export onnx --model {folder} NEW"
-    return (
-        f"The model {folder} is a Hugging Face model, not ONNX.",
-        f"Export it with the package optimum-onnx: {export}, and give --model NEW/model.onnx",
-    )
-
-
-def _saved_model(folder: Path) -> tuple[str, str] | None:
-    if not (folder / "saved_model.pb").is_file():
-        return None
-    return (
-        f"The model {folder} is a TensorFlow SavedModel, not ONNX.",
-        f"Convert it: pip install tf2onnx; python -m tf2onnx.convert --saved-model {folder} --output m.onnx",
-    )
+    if weights and (folder / "config.json").is_file():
+        export = f"optimum-cli export onnx --model {folder} NEW"
+        return (
+            f"The model {folder} is a Hugging Face model, not ONNX.",
+            f"Export it with the package optimum-onnx: {export}, and give --model NEW/model.onnx",
+        )
+    if (folder / "saved_model.pb").is_file():
+        return (
+            f"The model {folder} is a TensorFlow SavedModel, not ONNX.",
+            f"Convert it: pip install tf2onnx; python -m tf2onnx.convert --saved-model {folder} --output m.onnx",
+        )
+    return _of_triton(folder)
 
 
 def _of_triton(folder: Path) -> tuple[str, str] | None:
@@ -58,17 +55,6 @@ def _of_triton(folder: Path) -> tuple[str, str] | None:
         what, root, name = "a Triton model repository", folder, models[0] if len(models) == 1 else "NAME"
     return f"--model {folder} is {what}.", f"Give --repository {root} --model {name}"
 
-
-def _with_onnx(folder: Path) -> tuple[str, str] | None:
-    files = sorted(folder.glob("*.onnx"))
-    if not files:
-        return None
-    return f"The model {folder} is a directory.", f"Name the .onnx file in it: --model {files[0]}"
-
-
-_FOLDERS: tuple[Callable[[Path], tuple[str, str] | None], ...] = (
-    _with_onnx, _hugging_face, _saved_model, _of_triton,
-)  # fmt: skip
 
 _TORCH = (".pt", ".pth", ".torchscript", ".ckpt")
 
