@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loadgen.traffic.model_info import NUMPY_TYPES
 from optimizer.errors import RunFailed, UnsupportedModel
 from optimizer.model.checks import plain, shortened
 from optimizer.model.graph_inputs import InputType
@@ -37,11 +39,8 @@ CAST_TOLERANCE = 1e-4
 
 _NOTHING = "its outputs hardly depend on its inputs, so nothing can be compared"
 _EQUAL = "the same in all given inputs, so mixed-up rows of it would go unnoticed"
-_FLOATS = {"FP64": np.float64, "FP32": np.float32, "FP16": np.float16}
-_INTEGERS = {
-    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
-    "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "BOOL": np.bool_,
-}  # fmt: skip
+_TRIED = NUMPY_TYPES.keys() - {"BF16", "BYTES"}
+"""The types of inputs that can be tried with random values."""
 
 
 class Disproved(Exception):
@@ -139,7 +138,7 @@ def check_runs_whole(path: Path, inputs: Sequence[ModelTensor], given: Sequence[
 
     If these do not run, a `given` sample has to. A model with inputs of types that numpy does not have is not run.
     """
-    if any(tensor.datatype not in {*_FLOATS, *_INTEGERS, "UINT8"} for tensor in inputs):
+    if any(tensor.datatype not in _TRIED for tensor in inputs):
         return
     shapes = ", ".join(f"{tensor.name} ({', '.join(map(str, tensor.sized))})" for tensor in inputs)
     try:
@@ -180,19 +179,19 @@ def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole:
     random = np.random.default_rng(seed)
     level = 1.0 if same_level else float(seed)
     feed: Tensors = {}
+    values: NDArray[Any]
     for tensor in inputs:
         sizes = tensor.sized if whole else (1, *tensor.sized[1:])
         shape = tuple(int(size) for size in sizes)
-        if tensor.datatype in _FLOATS:
-            values = random.standard_normal(shape) * (1 + level) / 2 + level / 2
-            feed[tensor.name] = values.astype(_FLOATS[tensor.datatype])
-        elif tensor.datatype in _INTEGERS:
-            chosen = random.random(shape) < 0.35 + 0.15 * seed
-            feed[tensor.name] = chosen.astype(_INTEGERS[tensor.datatype])
-        elif tensor.datatype == "UINT8":
-            feed[tensor.name] = random.integers(0, round(64 * (1 + level)), shape, dtype=np.uint8)
-        else:
+        if tensor.datatype not in _TRIED:
             raise Disproved(f"input {tensor.name} is {tensor.datatype}, which cannot be tried out here")
+        if tensor.datatype == "UINT8":
+            values = random.integers(0, round(64 * (1 + level)), shape, dtype=np.uint8)
+        elif tensor.datatype.startswith("FP"):
+            values = random.standard_normal(shape) * (1 + level) / 2 + level / 2
+        else:
+            values = random.random(shape) < 0.35 + 0.15 * seed
+        feed[tensor.name] = values.astype(NUMPY_TYPES[tensor.datatype])
     return feed
 
 
