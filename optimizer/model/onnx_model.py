@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from loadgen.files import sha256_of
 from model_repo.repository.write import README_FILE
-from model_repo.spec import TensorSpec
+from model_repo.spec import DATATYPES, TensorSpec
 from optimizer.errors import UnsupportedModel
 from optimizer.model.checks import check_names, check_runs, check_valid
 from optimizer.model.files import Graph, external_files, load_proto
@@ -240,7 +240,8 @@ def _tensor(path: Path, value: ValueInfoProto, kind: str) -> ModelTensor:
     form = value.type.WhichOneof("value")
     element = value.type.tensor_type.elem_type
     name = type_name(element) if form == "tensor_type" else str(form).removesuffix("_type")
-    if name not in _DATATYPES:
+    datatype = _DATATYPES.get(name, name)
+    if datatype not in DATATYPES:
         raise UnsupportedModel(
             f"The {kind} {value.name!r} of {path} is a {name.lower()}, which Triton's protocol cannot carry.",
             "Export the model with plain tensors (scikit-learn: zipmap=False).",
@@ -251,7 +252,7 @@ def _tensor(path: Path, value: ValueInfoProto, kind: str) -> ModelTensor:
             f"The {kind} {value.name!r} of {path} is a scalar, and Triton serves tensors with an axis only.",
             "Export the model with a value per batch item, or keep an axis of size 1 (keepdims).",
         )
-    return ModelTensor(name=value.name, datatype=_DATATYPES[name], dims=tensor_dims(value))
+    return ModelTensor(name=value.name, datatype=datatype, dims=tensor_dims(value))
 
 
 def tensor_dims(value: ValueInfoProto) -> tuple[Dim, ...]:
@@ -262,8 +263,5 @@ def tensor_dims(value: ValueInfoProto) -> tuple[Dim, ...]:
     )
 
 
-_DATATYPES = {
-    "FLOAT": "FP32", "DOUBLE": "FP64", "FLOAT16": "FP16", "BFLOAT16": "BF16", "BOOL": "BOOL", "STRING": "BYTES",
-    "INT8": "INT8", "INT16": "INT16", "INT32": "INT32", "INT64": "INT64",
-    "UINT8": "UINT8", "UINT16": "UINT16", "UINT32": "UINT32", "UINT64": "UINT64",
-}  # fmt: skip
+_DATATYPES = {"FLOAT": "FP32", "DOUBLE": "FP64", "FLOAT16": "FP16", "BFLOAT16": "BF16", "STRING": "BYTES"}
+"""ONNX's names of types that Triton calls otherwise."""
