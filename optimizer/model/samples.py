@@ -17,7 +17,7 @@ from loadgen.traffic.payloads import request_tensors
 from loadgen.traffic.random_inputs import random_tensor
 from loadgen.traffic.samples import SUFFIX
 from model_repo.spec import TensorSpec, chosen_shapes
-from optimizer.model.onnx_model import Model, ModelTensor
+from optimizer.model.onnx_model import Model
 from optimizer.model.ort_child import Tensors
 from search.choices import LARGEST_BATCH
 
@@ -151,20 +151,15 @@ def synthetic_samples(model: Model, count: int, *, seed: int) -> Samples:
     random = np.random.default_rng(seed)
     rows = _table_rows(model.graph.outline.graph)
     batched = model.batch != "none"
-    arrays = {
-        tensor.name: _random(random, tensor, count, rows.get(tensor.name), batched=batched)
-        for tensor in model.all_inputs
-    }
+    arrays: dict[str, NDArray[Any]] = {}
+    for tensor in model.all_inputs:
+        shape = (count, *(int(size) for size in (tensor.sized[1:] if batched else tensor.sized)))
+        if tensor.name in rows and tensor.datatype in VOCABULARY_INPUTS:
+            drawn = random.integers(0, rows[tensor.name], size=shape)
+            arrays[tensor.name] = drawn.astype(NUMPY_TYPES[tensor.datatype])
+        else:
+            arrays[tensor.name] = random_tensor(random, tensor.datatype, shape)
     return Samples(arrays=arrays, source="synthetic", batched=batched)
-
-
-def _random(
-    random: np.random.Generator, tensor: ModelTensor, count: int, rows: int | None, *, batched: bool
-) -> NDArray[Any]:
-    shape = (count, *(int(size) for size in (tensor.sized[1:] if batched else tensor.sized)))
-    if rows is not None and tensor.datatype in VOCABULARY_INPUTS:
-        return random.integers(0, rows, size=shape).astype(f"int{tensor.datatype[3:]}")
-    return random_tensor(random, tensor.datatype, shape)
 
 
 def _table_rows(graph: GraphProto) -> dict[str, int]:
