@@ -129,20 +129,17 @@ class ShapeView:
 
     def see(self, node: NodeProto) -> None:
         """Add the results of `node`, in place of earlier ones of these names."""
+        import onnx
+
         for name in node.output:
             self._types.pop(name, None)
             self._values.pop(name, None)
         for name, array in self._folded(node).items():
-            self._remember(name, array)
+            self._values[name] = array
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            self._types[name] = onnx.helper.make_tensor_type_proto(kind, array.shape)
         if not set(node.output) <= self._values.keys():
             self._types |= self._inferred(node)
-
-    def _remember(self, name: str, array: NDArray[Any]) -> None:
-        import onnx
-
-        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        self._types[name] = onnx.helper.make_tensor_type_proto(kind, array.shape)
-        self._values[name] = array
 
     def _inferred(self, node: NodeProto) -> dict[str, TypeProto]:
         """Return ONNX's inference for this node; empty if it does not know the operator or the inputs."""
@@ -189,9 +186,8 @@ class ShapeView:
         if sizes is None:
             return {}
         wanted = {attribute.name: attribute.i for attribute in node.attribute}
-        known = [size for size in sizes[wanted.get("start", 0) : wanted.get("end")] if size is not None]
-        complete = len(known) == len(sizes[wanted.get("start", 0) : wanted.get("end")])
-        return {node.output[0]: np.array(known, dtype=np.int64)} if complete else {}
+        part = sizes[wanted.get("start", 0) : wanted.get("end")]
+        return {} if None in part else {node.output[0]: np.array(part, dtype=np.int64)}
 
     def _can_fold(self, node: NodeProto) -> bool:
         if node.op_type not in _FOLDABLE or not all(name in self._values for name in node.input if name):
