@@ -37,7 +37,7 @@ from search.trials.events import OnEvent
 from search.trials.trial import Trial
 
 if TYPE_CHECKING:
-    from onnx import GraphProto
+    from onnx import NodeProto
 
 Timer = Callable[[Path, Tensors], float | None]
 """Returns the seconds that an ONNX file takes for a feed; None if it cannot be run."""
@@ -72,24 +72,25 @@ def _product(folder: Path, size: int, precision: str, device: str) -> tuple[Path
         dtype, kind = (np.float16, TensorProto.FLOAT16) if half else (np.float32, TensorProto.FLOAT)
         feed = {"a": np.ones(shape, dtype), "b": np.ones(shape, dtype)}
         node, types = helper.make_node("MatMul", ["a", "b"], ["y"]), (kind, kind, kind)
-    names = ("a", "b", "y")
-    values = [helper.make_tensor_value_info(name, kind, shape) for name, kind in zip(names, types, strict=True)]
-    return _written(folder / "product.onnx", helper.make_graph([node], "product", values[:2], values[2:])), feed
+    return _written(folder / "product.onnx", node, types, shape), feed
 
 
 def _copy(folder: Path, elements: int) -> tuple[Path, Tensors]:
     from onnx import TensorProto, helper
 
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (elements,)) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "copy", values[:1], values[1:])
-    return _written(folder / "copy.onnx", graph), {"x": np.ones(elements, np.float32)}
+    node, types = helper.make_node("Relu", ["x"], ["y"]), [TensorProto.FLOAT] * 2
+    return _written(folder / "copy.onnx", node, types, (elements,)), {"x": np.ones(elements, np.float32)}
 
 
-def _written(path: Path, graph: GraphProto) -> Path:
-    import onnx
+def _written(path: Path, node: NodeProto, types: Sequence[int], shape: tuple[int, ...]) -> Path:
+    """Write a model of one node, whose inputs and output have these types and this shape."""
+    from onnx import helper, save
 
-    opsets = [onnx.helper.make_opsetid("", OPSET)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)
+    named = zip((*node.input, *node.output), types, strict=True)
+    values = [helper.make_tensor_value_info(name, kind, shape) for name, kind in named]
+    graph = helper.make_graph([node], path.stem, values[:-1], values[-1:])
+    opsets = [helper.make_opsetid("", OPSET)]
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)
     return path
 
 
@@ -140,9 +141,9 @@ def profile_engine(execution: Execution) -> EngineProfileRecord:
         raise RunFailed("run", TOO_LATE)
     feed = execution.feed()
     file = dict(engine.files)[engine.model_file]
-    whole = _run(execution, _request(execution, file), feed)
+    whole = _run(execution, file, feed)
     nodes = {} if engine.backend == "onnxruntime" else _nodes(execution)
-    layers = _run(execution, _request(execution, file) | {"layers": True, "nodes": nodes}, feed)["layers"]
+    layers = _run(execution, file, feed, layers=True, nodes=nodes)["layers"]
     with scratch_folder("ceilings") as folder:
         ceilings = measured_ceilings(
             partial(_seconds, execution), Path(folder), precision=engine.precision, device=engine.device
@@ -185,10 +186,9 @@ def profile_record(
 def _nodes(execution: Execution) -> dict[str, LayerTime]:
     """Return the work of each node of the fp32 model at batch 1, by name, from ONNX Runtime's profile."""
     alone = replace(execution, batch_size=1, threads=0)
-    request = _request(alone, execution.model.path)
-    request |= {"backend": "onnxruntime", "device": "cpu", "layers": True, "optimized": False}
     whole = synthetic_samples(execution.model, 1, seed=execution.seed).feeds(1)[0]
-    return {layer.name: layer for layer in _run(execution, request, whole)["layers"]}
+    changes = {"backend": "onnxruntime", "device": "cpu", "layers": True, "optimized": False}
+    return {layer.name: layer for layer in _run(alone, execution.model.path, whole, **changes)["layers"]}
 
 
 def _seconds(execution: Execution, path: Path, feed: Tensors) -> float | None:
@@ -197,14 +197,18 @@ def _seconds(execution: Execution, path: Path, feed: Tensors) -> float | None:
     Returns None if it does not run.
     """
     try:
-        answer = _run(execution, _request(execution, path) | {"backend": "onnxruntime"}, feed)
+        answer = _run(execution, path, feed, backend="onnxruntime")
     except RunFailed:
         return None
     return float(answer["execution_ms"]) / 1000
 
 
-def _request(execution: Execution, file: Path) -> dict[str, Any]:
-    return {
+def _run(execution: Execution, file: Path, feed: Tensors, **changes: Any) -> dict[str, Any]:
+    """Call `profiled` in a child process, with `changes` of its request; return its result. Raises RunFailed."""
+    timeout_s = min(PROFILE_TIMEOUT_S, execution.until_s - time.monotonic())
+    if timeout_s <= 0:
+        raise RunFailed("run", TOO_LATE)
+    request = {
         "file": str(file.absolute()),
         "backend": execution.engine.backend,
         "device": execution.engine.device,
@@ -213,14 +217,8 @@ def _request(execution: Execution, file: Path) -> dict[str, Any]:
         "graphs": execution.graphs,
         "layers": False,
         "optimized": True,
+        **changes,
     }
-
-
-def _run(execution: Execution, request: dict[str, Any], feed: Tensors) -> dict[str, Any]:
-    """Call `profiled` in a child process and return its result. Raises RunFailed."""
-    timeout_s = min(PROFILE_TIMEOUT_S, execution.until_s - time.monotonic())
-    if timeout_s <= 0:
-        raise RunFailed("run", TOO_LATE)
     return run_in_child(partial(profiled, request, feed), limits=None, timeout_s=timeout_s)
 
 
