@@ -20,8 +20,6 @@ from model_repo.repository.own_model import (
     own_versions,
     parse_own,
 )
-from model_repo.repository.write import keep_own
-from optimizer.errors import explained
 
 MAX_CONFIG_BYTES = 2**20
 """To parse a megabyte takes seconds."""
@@ -79,18 +77,6 @@ def check_config_name(root: Path, name: str) -> None:
         raise BadInput(
             what, f"It has {', '.join(sorted(known)) or 'none'}; without this option config.pbtxt is used."
         )
-
-
-def kept_copy(theirs: Path, work_dir: Path, config: Path) -> Path:
-    """Return the copy of a model in `work_dir`, made if there is none, in which `config` is its `config.pbtxt`.
-
-    Raises OSError and UserError.
-    """
-    folder = work_dir / theirs.name
-    if not folder.exists():
-        with explained():
-            keep_own(theirs, folder, config)
-    return folder
 
 
 def named_beside(root: Path, reason: str, copied: Collection[str]) -> str:

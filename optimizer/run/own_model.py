@@ -25,8 +25,10 @@ from model_repo.repository.own_model import (
     unread_engine,
     with_members,
 )
+from model_repo.repository.write import keep_own
 from model_repo.spec import Engine
 from optimizer.config import KEPT, OptimizeConfig
+from optimizer.errors import explained
 from optimizer.model_source import label_of
 from optimizer.run.own_copies import (
     check_config_name,
@@ -34,7 +36,6 @@ from optimizer.run.own_copies import (
     check_kind,
     check_words,
     config_file,
-    kept_copy,
     model_folder,
     named_beside,
     own_text,
@@ -181,10 +182,11 @@ def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool, on_eve
     for model, why in waiting:  # which grows by the members
         theirs = config_file(root / model, config.model_config_name)
         with usable(theirs, dry=work_dir is None):
-            folder = (work_dir or config.output) / model
-            if work_dir is None or not folder.exists():
-                target, folder = folder, model_folder(root, model, why=why)
-                check_copy(folder, target, theirs, None if config.follow_links else root.resolve())
+            copy = (work_dir or config.output) / model
+            folder = copy
+            if work_dir is None or not copy.exists():
+                folder = model_folder(root, model, why=why)
+                check_copy(folder, copy, theirs, None if config.follow_links else root.resolve())
             text = own_text(config_file(folder, config.model_config_name))
             check_kind(model, text, why=why)
             if backend_of(folder, text) in (*_IN_PYTHON, *_STOOD_IN.get(config.server, ())):
@@ -192,8 +194,10 @@ def _read(config: OptimizeConfig, work_dir: Path | None, *, on_gpu: bool, on_eve
             text = usable_text(config, folder, text, on_event, why=why, on_gpu=on_gpu)
             if work_dir is None:
                 check_counts(text)
-            else:
-                folder = kept_copy(root / model, work_dir, theirs)
+            elif folder != copy:
+                with explained():
+                    keep_own(folder, copy, theirs)
+                folder = copy
             found[model] = _Read(folder, theirs, text, why)
             if why is None:
                 waiting += [(member, f"which {name} calls") for member in _called(config, name, text)]
