@@ -31,8 +31,8 @@ def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -
     message = new_message(
         name=config.engine.model_name,
         max_batch_size=config.max_batch_size,
-        input=[_tensor(spec, config) for spec in config.engine.inputs],
-        output=[_tensor(spec, config) for spec in config.engine.outputs],
+        input=[tensor_of(spec, _batch_axis(config, -1)) for spec in config.engine.inputs],
+        output=[tensor_of(spec, _batch_axis(config, -1)) for spec in config.engine.outputs],
         instance_group=[
             {"kind": f"KIND_{config.engine.device.upper()}", "count": config.instance_count},
         ],
@@ -180,12 +180,11 @@ def _batch_axis(config: ServingConfig, size: int) -> tuple[int, ...]:
     return (size,) if config.engine.batched and config.max_batch_size == 0 else ()
 
 
-def _tensor(spec: TensorSpec, config: ServingConfig) -> dict[str, Any]:
-    dims = _batch_axis(config, -1) + spec.shape
-    tensor: dict[str, Any] = {"name": spec.name, "data_type": _datatype(spec), "dims": dims or (1,)}
-    if not dims:
-        tensor["reshape"] = {"shape": []}
-    return tensor
+def tensor_of(spec: TensorSpec, batch_axis: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Return an input or output as Triton's JSON has it, with a batch axis that Triton does not add itself."""
+    dims = batch_axis + spec.shape
+    reshape: dict[str, Any] = {} if dims else {"reshape": {"shape": []}}
+    return {"name": spec.name, "data_type": _datatype(spec), "dims": dims or (1,), **reshape}
 
 
 def _warmup(config: ServingConfig) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import BadInput
-from model_repo.repository.config_pbtxt import datatype_of, parse_config_pbtxt
+from model_repo.repository.config_pbtxt import datatype_of, parse_config_pbtxt, tensor_of
 from model_repo.repository.own_config import GROUPS, with_value
 from model_repo.repository.own_model import (
     backend_of,
@@ -99,15 +99,17 @@ def _completed(folder: Path, text: str, *, on_gpu: bool) -> str:
     if rows and not batched:
         sizes = ", ".join(f"{tensor.name} {list(tensor.dims)}" for tensor in tensors)
         raise ValueError(f"max_batch_size is {rows}, and the model has no batch that may vary: {sizes}")
-    _check_tensors("input", message.input, model.all_inputs)
-    _check_tensors("output", message.output, model.all_outputs)
+    pairs = ("input", message.input, model.all_inputs), ("output", message.output, model.all_outputs)
+    for kind, given, known in pairs:
+        _check_tensors(kind, given, known)
     groups = [(group.Kind.Name(group.kind), group.count) for group in message.instance_group]
     more: dict[str, Any] = {"backend": "onnxruntime"}
     if not (message.input and message.output):
         rows = rows or (MAX_BATCH_SIZE if batched else 0)
         more |= {"dynamic_batching": {}} if rows > 1 else {}
-        more |= {} if message.input else {"input": [_tensor(one, rows) for one in model.all_inputs]}
-        more |= {} if message.output else {"output": [_tensor(one, rows) for one in model.all_outputs]}
+        for kind, given, known in pairs:
+            if not given:
+                more[kind] = [tensor_of(one.spec(without_batch=rows > 0)) for one in known]
     more["max_batch_size"] = rows
     more["instance_group"] = [
         {
@@ -117,14 +119,6 @@ def _completed(folder: Path, text: str, *, on_gpu: bool) -> str:
         for kind, count in groups or [("KIND_GPU" if on_gpu else "KIND_CPU", 0)]
     ]
     return completed(text, more)
-
-
-def _tensor(tensor: ModelTensor, rows: int) -> dict[str, Any]:
-    """Return a tensor as Triton's JSON has it; `rows` 0: without a batch."""
-    spec = tensor.spec(without_batch=rows > 0)
-    datatype = "STRING" if spec.datatype == "BYTES" else spec.datatype
-    shape = {"dims": spec.shape} if spec.shape else {"dims": [1], "reshape": {"shape": []}}
-    return {"name": spec.name, "data_type": f"TYPE_{datatype}", **shape}
 
 
 def _file(folder: Path, text: str) -> Path:
