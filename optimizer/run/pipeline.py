@@ -12,6 +12,7 @@ from threading import Thread
 
 from deploy.plan import BundleOptions
 from loadgen.errors import UserError
+from loadgen.files import write_atomically
 from model_repo.repository.write import write_final_repository
 from model_repo.spec import Runtime
 from optimizer.child import ChildFailed, call_in_child
@@ -26,10 +27,10 @@ from optimizer.run.front_ends import MeasureFrontEnds, measure_front_ends, with_
 from optimizer.run.own_model import AskServer
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare, read_inputs
 from optimizer.run.recommendation import (
+    DIFF_FILE,
     REPOSITORY,
     outcome_of,
     recommendation_record,
-    write_diff,
     write_recommendation,
 )
 from optimizer.run.serving import checked_inputs, completed_configs, serving_bench
@@ -137,7 +138,8 @@ def optimize(
     runtime: Runtime = "slots" if found.runtime.runtime == "slots" else "python"
     with explained():
         write_final_repository(config.output / REPOSITORY, result.winner.served, runtime=runtime)
-    write_diff(config.output, found)
+    if found.config_diff:
+        write_atomically(config.output / DIFF_FILE, found.config_diff)
     write_recommendation(config.output, found)
     _write_bundle(config, on_event)
     return found

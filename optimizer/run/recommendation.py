@@ -47,6 +47,8 @@ from search.workload import Workload
 REPOSITORY = "model_repository"
 BUNDLE_FOLDER = "bundle"
 DIFF_FILE = "config.pbtxt.diff"
+"""The changes to the user's own `config.pbtxt`, for `patch -p1`, if there are some."""
+
 WITHDRAWN = "withdrawn"
 PACKAGES = (
     "tritune",
@@ -190,12 +192,6 @@ def keep_failure(directory: Path, failure: UserError) -> AnyRecommendation:
 def write_recommendation(directory: Path, record: AnyRecommendation) -> None:
     """Write `recommendation.json`. Raises OSError."""
     write_atomically(directory / RECOMMENDATION_FILE, record.model_dump_json(indent=2) + "\n")
-
-
-def write_diff(directory: Path, record: RecommendationRecord) -> None:
-    """Write the changes to the user's own `config.pbtxt` as a file for `patch -p1`, if there are some."""
-    if record.config_diff:
-        write_atomically(directory / DIFF_FILE, record.config_diff)
 
 
 def _runtime(config: OptimizeConfig, result: SearchResult, triton_version: str | None) -> RuntimeRecord:
