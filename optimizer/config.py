@@ -222,7 +222,7 @@ class OptimizeConfig:
         default=(),
         name="exclude",
         parse=space_options.excluded_from_texts,
-        show=space_options.excluded_texts,
+        show=lambda excluded: [f"{knob}={value}" for knob, value in excluded],
     )
     start_from: Path | None = SEARCH(
         "Your config.pbtxt: trial 1, a second baseline. Its batch size, instances, threads and batcher count.",

@@ -73,11 +73,6 @@ def excluded_from_texts(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def excluded_texts(excluded: tuple[tuple[str, str], ...]) -> list[str]:
-    """Return pairs of a knob and a value as the option has them."""
-    return [f"{knob}={value}" for knob, value in excluded]
-
-
 BATCHES = counts_from_text(KNOBS["max_batch_size"].option, 128)
 INSTANCES = counts_from_text(KNOBS["instance_count"].option, 64)
 THREADS = counts_from_text(KNOBS["intra_op_threads"].option, 1024, least=0)
