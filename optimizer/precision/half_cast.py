@@ -11,7 +11,7 @@ any engine is built.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -187,17 +187,13 @@ def captured_names(graph: GraphProto) -> set[str]:
 
     Names that the subgraphs compute themselves are among them, which does no harm.
     """
-    return {
-        name
-        for node in graph.node
-        for attribute in node.attribute
-        for inner in (attribute.g, *attribute.graphs)
-        for name in (*_read_names(inner), *captured_names(inner))
-    }
-
-
-def _read_names(graph: GraphProto) -> Iterable[str]:
-    return (*(name for node in graph.node for name in node.input), *(value.name for value in graph.output))
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    found: set[str] = set()
+    for inner in (inner for attribute in attributes for inner in (attribute.g, *attribute.graphs)):
+        found.update(name for node in inner.node for name in node.input)
+        found.update(value.name for value in inner.output)
+        found |= captured_names(inner)
+    return found
 
 
 def rounding_in_fp32(graph: HalfGraph, half: Half) -> None:
