@@ -146,6 +146,9 @@ def _quantize(
     folded, graph = _folded(path, folder)
     large = (folder / FOLDED_WEIGHTS).exists()
     kinds = list(PRODUCTS) if symmetric else [*PRODUCTS, *_passed_through(graph)]
+    constants = {tensor.name for tensor in graph.initializer}
+    # Products of two results (attention) lose more by being quantized than they gain.
+    attention = (node for node in graph.node if node.op_type in PRODUCTS and node.input[1] not in constants)
     quantizer = QDQQuantizer(
         load_model_with_shape_infer(folded),
         True,  # per channel
@@ -154,7 +157,7 @@ def _quantize(
         QuantType.QInt8 if symmetric else QuantType.QUInt8,
         _ranges(folded, folder, kinds, samples, method, symmetric=symmetric, large=large),
         [],
-        sorted(_without_weights(graph)),
+        sorted({node.name for node in attention}),
         kinds,
         _options(symmetric=symmetric),
     )
@@ -197,12 +200,6 @@ def _passed_through(graph: GraphProto) -> list[str]:
     kinds = {node.op_type for node in graph.node}
     convolutional = "Conv" in kinds and not kinds & {"LayerNormalization", "Erf", "Gelu"}
     return [*PASSED_THROUGH, "Add"] if convolutional else list(PASSED_THROUGH)
-
-
-def _without_weights(graph: GraphProto) -> set[str]:
-    """Return the names of products of two results (attention): quantized, they lose more than they gain."""
-    constants = {tensor.name for tensor in graph.initializer}
-    return {node.name for node in graph.node if node.op_type in PRODUCTS and node.input[1] not in constants}
 
 
 def _ranges(
