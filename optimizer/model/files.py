@@ -113,8 +113,8 @@ def status_of(path: Path) -> os.stat_result:
 def _check_file(path: Path) -> None:
     status = status_of(path)
     if stat.S_ISDIR(status.st_mode):
-        known = why_not_onnx(path)
-        raise ModelError(*(known or (f"The model {path} is a directory.", "Name the .onnx file in it.")))
+        unknown = f"The model {path} is a directory.", "Name the .onnx file in it."
+        raise ModelError(*(why_not_onnx(path) or unknown))
     if any("\udc80" <= letter <= "\udcff" for letter in str(path)):  # Python's form of bytes that are not UTF-8
         raise ModelError(f"The path {path} is not UTF-8, as ONNX's libraries want it.", "Rename the file.")
     if not stat.S_ISREG(status.st_mode) or not os.access(path, os.R_OK):
@@ -123,13 +123,11 @@ def _check_file(path: Path) -> None:
     if size_bytes == 0:
         raise ModelError(f"The model {path} is empty.", _EXPORT_AGAIN)
     if size_bytes > PROTOBUF_LIMIT_BYTES:
-        known = why_not_onnx(path)
-        if known is not None:
-            raise ModelError(*known)
-        raise ModelError(
+        unknown = (
             f"The model {path} has {size_bytes} bytes, and a single ONNX file cannot hold more than 2 GiB.",
             "Store its weights in a second file: onnx.save(model, path, save_as_external_data=True)",
         )
+        raise ModelError(*(why_not_onnx(path) or unknown))
 
 
 def _why_not_onnx(path: Path) -> tuple[str, str]:
@@ -138,8 +136,7 @@ def _why_not_onnx(path: Path) -> tuple[str, str]:
         start = file.read(256)
     if start.startswith(b"version https://git-lfs.github.com/"):
         return f"The model {path} is a Git LFS pointer, not the model.", "Run: git lfs pull"
-    known = why_not_onnx(path)
-    if known is not None:
+    if known := why_not_onnx(path):
         return known
     if all(byte in b"\t\n\r\f" or 32 <= byte < 127 for byte in start):
         return f"The model {path} is a text file, not ONNX: {start[:40]!r}.", "Give a model exported to ONNX."
