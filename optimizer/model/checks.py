@@ -17,7 +17,7 @@ from optimizer.model.graph_shapes import type_name
 from optimizer.model.ort_child import run_model
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 
 Name = str | bytes
@@ -75,7 +75,8 @@ def check_valid(path: Path, proto: ModelProto) -> None:
         unknown = re.search(r"No Op registered for (\S+)", message)
         if unknown:
             raise _operator_error(path, proto, unknown.group(1), message) from error
-        shapeless = [value.name for value in (*proto.graph.input, *proto.graph.output) if not _has_shape(value)]
+        tensors = [one for one in (*proto.graph.input, *proto.graph.output) if one.type.HasField("tensor_type")]
+        shapeless = [value.name for value in tensors if not value.type.tensor_type.HasField("shape")]
         if shapeless:
             raise UnsupportedModel(
                 f"{path} does not give the shape of {', '.join(shapeless)}.",
@@ -102,10 +103,6 @@ def _checkable(path: Path, proto: ModelProto) -> Iterator[Path]:
         stand_in = folder / "model.onnx"
         write_model(deepcopy(proto), stand_in, external, put=hollow)
         yield stand_in
-
-
-def _has_shape(value: ValueInfoProto) -> bool:
-    return bool(value.type.WhichOneof("value") != "tensor_type" or value.type.tensor_type.HasField("shape"))
 
 
 def check_runs(path: Path, proto: ModelProto) -> None:
