@@ -66,10 +66,8 @@ def _layers(request: Any, feed: Tensors) -> dict[str, Any]:
     """Return the mean ms of each layer; on a GPU, each layer ends before the next one begins."""
     if request["backend"] == "onnxruntime":
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # ONNX Runtime's profile has the CPU time of each launch
-        layers = _profiled_by_onnxruntime(request, feed)
-    else:
-        layers = _profiled_by_tensorrt(request, feed)
-    return {"layers": layers}
+        return {"layers": _profiled_by_onnxruntime(request, feed)}
+    return {"layers": _profiled_by_tensorrt(request, feed)}
 
 
 def _profiled_by_onnxruntime(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
