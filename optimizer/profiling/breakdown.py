@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,19 +39,18 @@ from search.trials.trial import Trial
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-Timer = Callable[[Path, Tensors], float | None]
-"""Returns the seconds that an ONNX file takes for a feed; None if it cannot be run."""
-
 PRODUCT_SIZE = {"cpu": 768, "gpu": 8192}
 COPIED_ELEMENTS = {"cpu": 2**24, "gpu": 2**28}
 OPSET, IR_VERSION = 17, 8
 
 
-def measured_ceilings(timer: Timer, folder: Path, *, precision: str, device: str) -> CeilingsRecord:
-    """Return the ceilings for an engine of this precision. The models that are timed are written to `folder`."""
+def _measured_ceilings(execution: Execution) -> CeilingsRecord:
+    """Return the ceilings for an engine of this precision on this device."""
+    precision, device = execution.engine.precision, execution.engine.device
     size, elements = PRODUCT_SIZE[device], COPIED_ELEMENTS[device]
-    product_s = timer(*_product(folder, size, precision, device))
-    copy_s = timer(*_copy(folder, elements))
+    with scratch_folder("ceilings") as folder:
+        product_s = _seconds(execution, *_product(folder, size, precision, device))
+        copy_s = _seconds(execution, *_copy(folder, elements))
     return CeilingsRecord(
         flops_per_s=2.0 * size**3 / product_s if product_s else None,
         bytes_per_s=2.0 * 4 * elements / copy_s if copy_s else None,
@@ -144,11 +143,7 @@ def profile_engine(execution: Execution) -> EngineProfileRecord:
     whole = _run(execution, file, feed)
     nodes = {} if engine.backend == "onnxruntime" else _nodes(execution)
     layers = _run(execution, file, feed, layers=True, nodes=nodes)["layers"]
-    with scratch_folder("ceilings") as folder:
-        ceilings = measured_ceilings(
-            partial(_seconds, execution), Path(folder), precision=engine.precision, device=engine.device
-        )
-    return profile_record(execution, whole, layers, ceilings)
+    return profile_record(execution, whole, layers, _measured_ceilings(execution))
 
 
 def profile_record(
