@@ -23,15 +23,10 @@ _SAVED: TypeAdapter[OptimizeConfig] = TypeAdapter(OptimizeConfig)
 
 
 def save_config(config: OptimizeConfig, directory: Path) -> None:
-    """Write `run.json`, without the secrets that `public_config` leaves out."""
-    text = _SAVED.dump_json(public_config(config), indent=2).decode()
-    write_atomically(directory / RUN_FILE, text + "\n")
-
-
-def public_config(config: OptimizeConfig) -> OptimizeConfig:
-    """Return the configuration without secrets: no storage URL, and a server's URL without user and query."""
+    """Write `run.json`, without secrets: no storage URL, and a server's URL without user and query."""
     url = config.server_url and plain_address(config.server_url)
-    return replace(config, storage=None, server_url=url)
+    text = _SAVED.dump_json(replace(config, storage=None, server_url=url), indent=2).decode()
+    write_atomically(directory / RUN_FILE, text + "\n")
 
 
 def saved_config(directory: Path) -> OptimizeConfig:
