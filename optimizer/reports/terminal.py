@@ -115,7 +115,7 @@ def recommendation_view(found: RecommendationRecord) -> RenderableType:
     return Group(*parts)
 
 
-def _part(title: str, lines: Iterable[str], table: Table | None) -> Iterator[RenderableType]:
+def _part(title: str, lines: Iterable[str], table: Table | None = None) -> Iterator[RenderableType]:
     """Yield the lines and the table under a title; nothing if there are none."""
     inside: list[RenderableType] = [*map(Text, filter(None, lines))]
     inside += [] if table is None else [terminal_table(table)]
@@ -130,19 +130,14 @@ def explanation_view(explanation: Explanation, found: RecommendationRecord | Non
     """
     trial, knobs = explanation.trial, trial_text(explanation.trial)
     spent = f"{trial.load_s:.1f} s of load, {trial.loading_s:.1f} s of loading the model"
-    sections: tuple[tuple[str, tuple[str, ...], Table | None], ...] = (
-        ("Why it was tried", explanation.why, None),
-        ("Prediction", explanation.predicted, None),
-        ("Measurement", explanation.seen, trial_tables.rate_steps(explanation.steps)),
-        ("How it ended", (explanation.ended,), None),
-        ("Cost", (spent,), None),
-    )
     parts: list[RenderableType] = [] if found is None else [recommendation_view(found), ""]
     role = "" if explanation.role is None else f", the {explanation.role}"
     parts += [Text.assemble((f"Trial {trial.number}", "bold"), f"{role}: {knobs}")]
-    for section in sections:
-        parts += _part(*section)
-    return Group(*parts)
+    parts += _part("Why it was tried", explanation.why)
+    parts += _part("Prediction", explanation.predicted)
+    parts += _part("Measurement", explanation.seen, trial_tables.rate_steps(explanation.steps))
+    parts += _part("How it ended", (explanation.ended,))
+    return Group(*parts, *_part("Cost", (spent,)))
 
 
 def rate_view(explanation: RateExplanation) -> RenderableType:
