@@ -12,7 +12,7 @@ from optimizer.run.progress import PHASES
 from search.answer.explain import RateStep
 from search.labels import rate_text
 from search.records.confirmations import BelievedRecord
-from search.records.recommendation import RecommendationRecord, StepRecord
+from search.records.recommendation import RecommendationRecord
 from search.records.trial import TrialRecord
 
 LONGEST_REASON = 200
@@ -117,15 +117,12 @@ def seconds(found: RecommendationRecord) -> Table:
         parts = (stage.seconds, stage.load, stage.loading_models, stage.waiting)
         rows.append((Cell(text=PHASES.get(stage.stage, stage.stage), style="main"), *map(_seconds, parts)))
         if stage.stage == "prepare":
-            rows += [_step_row(step) for step in spent.preparation]
+            for step in spent.preparation:
+                name = Cell(text=f"- {step.step}{' (cached)' if step.cached else ''}")
+                rows.append((name, _seconds(step.seconds), *[Cell(text="", style=NUMBER)] * 3))
     whole = (spent.total, spent.load, spent.loading_models, spent.other)
     rows.append((Cell(text="in all", style="main"), *map(_seconds, whole)))
     return Table(headings=("seconds of", "all", "load", "loading", "else"), rows=tuple(rows))
-
-
-def _step_row(step: StepRecord) -> tuple[Cell, ...]:
-    empty = Cell(text="", style=NUMBER)
-    return (Cell(text=f"- {step.step}{' (cached)' if step.cached else ''}"), _seconds(step.seconds), *[empty] * 3)
 
 
 def _seconds(value: float) -> Cell:
