@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -298,10 +297,9 @@ def observed_peaks(model: Model, samples: Samples) -> dict[str, float]:
         proto.graph.node.append(make("ReduceMax", [size], [peak], name=f"{peak}/max", keepdims=0))
         proto.graph.output.append(onnx.helper.make_tensor_value_info(peak, FLOAT, []))
     with scratch_folder("peaks") as folder:
-        copy = Path(folder, "model.onnx")
         try:
-            write_model(proto, copy, dict(model.external))
-            seen = run_model(copy, samples.first(PEAK_SAMPLES).feeds(1))
+            write_model(proto, folder / "model.onnx", dict(model.external))
+            seen = run_model(folder / "model.onnx", samples.first(PEAK_SAMPLES).feeds(1))
         except (RunFailed, OSError, ValueError):
             return {}
     return {name: max(float(result[peak]) for result in seen) for name, peak in watched.items()}

@@ -103,8 +103,8 @@ def _quantized(precision: Literal["int8", "fp8"], model: Model, options: Variant
     with scratch_folder(precision, options.work_dir) as folder:
         modern = at_opset(read_with_weights(model.graph), OPSET_OF_HALF_SCALES)
         path = quantize(
-            save_whole(modern, Path(folder, "modern")),
-            Path(folder),
+            save_whole(modern, folder / "modern"),
+            folder,
             precision=precision,
             device=options.device,
             samples=options.calibration,
