@@ -64,16 +64,13 @@ def main(spec: dict[str, Any]) -> int:
 
 def _start(command: list[str]) -> subprocess.Popen[bytes]:
     """Start the server in a process group of its own. It dies with the supervisor, even if that is killed."""
-
-    def prepare() -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         process_group=0,
-        preexec_fn=prepare,  # noqa: PLW1509 - safe here: the supervisor has one thread
+        # Safe here: the supervisor has one thread.
+        preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
     )
 
 
