@@ -106,8 +106,8 @@ def runtime_files(engine: Engine, runtime: Runtime = "python") -> dict[str, Path
     return {"model.py": RUNTIME / "onnx_runtime.py"}
 
 
-def rewrite_config(root: Path, config: ServingConfig, *, runtime: Runtime = "python") -> Path:
-    """Replace `config.pbtxt` in `root/<model>` alone, so that Triton may update it in place; return the folder.
+def rewrite_config(root: Path, config: ServingConfig, *, runtime: Runtime = "python") -> None:
+    """Replace `config.pbtxt` in `root/<model>` alone, so that Triton may update it in place.
 
     Those of its members stay.
     """
@@ -116,7 +116,6 @@ def rewrite_config(root: Path, config: ServingConfig, *, runtime: Runtime = "pyt
         draft = model_dir / ".config.pbtxt"
         draft.write_bytes(render_config_pbtxt(config, runtime=runtime).encode())
         draft.replace(model_dir / "config.pbtxt")
-    return model_dir
 
 
 def remove_model(root: Path, model_name: str) -> None:
