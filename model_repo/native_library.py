@@ -33,15 +33,10 @@ def native_library(cache: Path | None = None) -> Path:
     cached = (cache or _cache()) / source_key() / LIBRARY
     if not cached.exists():
         _compile(cached.parent)
-    if not all(_only_ours(path) for path in (cached, cached.parent, cached.parent.parent)):
-        raise NoBackend(f"{cached} or its folder can be written by others, and the server would execute it")
+    for found in (path.stat() for path in (cached, cached.parent, cached.parent.parent)):
+        if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise NoBackend(f"{cached} or its folder can be written by others, and the server would execute it")
     return cached
-
-
-def _only_ours(path: Path) -> bool:
-    """True if nobody but us and root can change it."""
-    found = path.stat()
-    return found.st_uid in (os.getuid(), 0) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def runtime_here(engine: Engine) -> Runtime:
