@@ -9,13 +9,15 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optimizer.accuracy.metrics import Closeness, closeness
 from optimizer.accuracy.thresholds import AccuracyRule, Thresholds
+from optimizer.child import machine_limits
 from optimizer.model.onnx_model import Model
-from optimizer.model.ort_child import Tensors, run_model, run_model_within
+from optimizer.model.ort_child import Tensors, run_feeds, run_model, session_of
 from optimizer.model.samples import Samples, feeds_for
 from optimizer.precision.names import Precision
 from search.records.recommendation import AccuracyRecord, OutputAccuracyRecord
@@ -76,7 +78,9 @@ class OnnxCpuRunner:
 
         It stops when `budget_s` is used. Raises RunFailed.
         """
-        return run_model_within(self.model.path, feeds_for(self.model, feeds), least=least, budget_s=budget_s)
+        load = partial(session_of, self.model.path, optimized=self.optimized, threads=self.threads)
+        fitting = feeds_for(self.model, feeds)
+        return run_feeds(load, fitting, limits=machine_limits(), least=least, budget_s=budget_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

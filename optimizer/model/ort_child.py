@@ -70,19 +70,8 @@ def run_model(
     without pickles. If not `optimized`, ONNX Runtime runs the graph node by node as it stands.
     `threads` None: one per processor.
     """
-    load = partial(_session, str(path.absolute()), optimized=optimized, threads=threads)
+    load = partial(session_of, path, optimized=optimized, threads=threads)
     return run_feeds(load, feeds, limits=machine_limits(), timeout_s=timeout_s)[0]
-
-
-def run_model_within(
-    path: Path, feeds: Sequence[Mapping[str, NDArray[Any]]], *, least: int, budget_s: float
-) -> tuple[list[Tensors], float]:
-    """Return the outputs for as many of `feeds` as `budget_s` allows, `least` at least, and the seconds they took.
-
-    The seconds leave out the time to load the model. Raises RunFailed.
-    """
-    load = partial(_session, str(path.absolute()), optimized=True, threads=None)
-    return run_feeds(load, feeds, limits=machine_limits(), least=least, budget_s=budget_s)
 
 
 def run_feeds(
@@ -94,9 +83,10 @@ def run_feeds(
     least: int = 0,
     budget_s: float = math.inf,
 ) -> tuple[list[Tensors], float]:
-    """Call the function that `load` returns with each of `feeds`, in a child process; see `run_model_within`.
+    """Call the function that `load` returns with each of `feeds`, in a child process.
 
-    Returns its results and the seconds that they took. Raises RunFailed.
+    Returns the results for as many as `budget_s` allows, `least` at least, and the seconds that they took, without
+    those of `load`. Raises RunFailed.
     """
     with scratch_folder("run") as folder:
         for index, feed in enumerate(feeds):
@@ -157,7 +147,8 @@ def load_tensors(path: Path) -> Tensors:
         return {str(name): arrays[f"t{index}"] for index, name in enumerate(arrays["names"])}
 
 
-def _session(path: str, *, optimized: bool, threads: int | None) -> Callable[[Tensors], Tensors]:
+def session_of(path: Path, *, optimized: bool, threads: int | None) -> Callable[[Tensors], Tensors]:
+    """Return what runs a model in this process; see `run_model`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -167,7 +158,7 @@ def _session(path: str, *, optimized: bool, threads: int | None) -> Callable[[Te
     options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(path.absolute(), options, providers=["CPUExecutionProvider"])
     return lambda feed: _outputs(session, feed)
 
 
