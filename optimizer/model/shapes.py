@@ -111,12 +111,12 @@ def _assign(sizes: dict[str, int], tensor: ModelTensor, shape: tuple[int, ...], 
 
     Raises ShapeError if the rank, a fixed size or an earlier size contradicts it.
     """
-    dims = tensor.dims
+    dims, given = tensor.dims, ",".join(map(str, shape))
     without_batch = batched and len(shape) == len(dims) - 1
     if len(shape) != len(dims) and not without_batch:
         wanted = dims[1:] if batched else dims
         raise ShapeError(
-            f"--shape {tensor.name}:{_commas(shape)} has {len(shape)} sizes, and {tensor.name} has the dimensions "
+            f"--shape {tensor.name}:{given} has {len(shape)} sizes, and {tensor.name} has the dimensions "
             f"({', '.join(map(str, dims))}).",
             f"Give {len(wanted)} ({', '.join(map(str, wanted))})"
             + (", leaving the batch out." if batched else "."),
@@ -131,13 +131,9 @@ def _assign(sizes: dict[str, int], tensor: ModelTensor, shape: tuple[int, ...], 
         if size != expected or size < 1:
             why = f"{dim} is {expected} already" if isinstance(dim, str) else f"the model fixes it at {dim}"
             raise ShapeError(
-                f"--shape {tensor.name}:{_commas(shape)}: axis {axis} cannot be {size}; {why}.",
+                f"--shape {tensor.name}:{given}: axis {axis} cannot be {size}; {why}.",
                 f"Give {tensor.name} a size of {expected} there, or leave it out.",
             )
-
-
-def _commas(shape: tuple[int, ...]) -> str:
-    return ",".join(map(str, shape))
 
 
 def _sized(tensor: ModelTensor, sizes: Mapping[str, int]) -> ModelTensor:
