@@ -125,16 +125,16 @@ def install_command(extra: str) -> str:
     On an installation for a CPU it names what the extra adds, as tritune itself would bring the GPU's libraries.
     """
     what = [f".[{extra}]"]
-    if _is_installed("onnxruntime") and not _is_installed("onnxruntime-gpu"):
+    if installed_version("onnxruntime") and not installed_version("onnxruntime-gpu"):
         marked = [text.partition(";") for text in requires("tritune") or ()]
         own = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
         what = [requirement.strip() for requirement, _, marker in marked if own.search(marker)] or what
     return f"pip install -c constraints.txt {' '.join(map(repr, what))} (in tritune's checkout)"
 
 
-def _is_installed(package: str) -> bool:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
     try:
-        version(package)
+        return version(package)
     except PackageNotFoundError:
-        return False
-    return True
+        return None

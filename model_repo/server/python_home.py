@@ -10,8 +10,9 @@ import site
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from model_repo.errors import installed_version
 
 _EVERYONE_MAY_WRITE = 0o002
 
@@ -67,11 +68,8 @@ def misread_numpy() -> str | None:
     It takes each array of a model's outputs for an empty one, and dies of texts as inputs. Our own runtime passes
     tensors in another way.
     """
-    try:
-        found = version("numpy")
-    except PackageNotFoundError:
-        return None
-    return found if int(found.partition(".")[0]) > 1 else None
+    found = installed_version("numpy")
+    return found if found is not None and int(found.partition(".")[0]) > 1 else None
 
 
 def _danger(entry: Path) -> str | None:

@@ -7,13 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from loadgen.measurement.other_runs import and_others, other_runs
 from loadgen.processes import scratch_folder
-from model_repo.errors import LauncherMissing, ServerError, install_command
+from model_repo.errors import LauncherMissing, ServerError, install_command, installed_version
 from model_repo.server.options import ServerOptions
 from model_repo.server.python_home import misread_numpy
 from model_repo.server.triton import PackagesMissing, check_runs_models
@@ -151,10 +150,8 @@ def _gpu(machine: Hardware) -> Check:
 def _package(name: str, distributions: Sequence[str], *, add: str) -> Check:
     """Check for the first of `distributions` that is installed, by its metadata: nothing is imported."""
     for distribution in distributions:
-        try:
-            return Check(name=name, state="ok", found=f"{distribution} {version(distribution)}")
-        except PackageNotFoundError:
-            continue
+        if found := installed_version(distribution):
+            return Check(name=name, state="ok", found=f"{distribution} {found}")
     return Check(name=name, state="missing", found="not installed", add=add)
 
 

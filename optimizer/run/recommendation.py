@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import unified_diff
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from deploy.bundle import step_aside
@@ -17,6 +17,7 @@ from loadgen.errors import UserError
 from loadgen.exit_codes import CODES, Status
 from loadgen.files import write_atomically
 from loadgen.records.formats import format_rate
+from model_repo.errors import installed_version
 from model_repo.native_library import runtime_here
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.own_model import CONFIG_FILE
@@ -211,10 +212,7 @@ def _runtime(config: OptimizeConfig, result: SearchResult, triton_version: str |
 
 def machine_record(machine: Hardware) -> MachineRecord:
     """Return the machine with the versions of our packages on it."""
-    versions = {}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
+    versions = {package: found for package in PACKAGES if (found := installed_version(package))}
     return MachineRecord(
         cpu=machine.cpu,
         cores=machine.logical_cores,
