@@ -125,9 +125,8 @@ def own_engines(
     assert config.repository is not None
     root, name, dry = config.repository, label_of(config.model), ask is None
     found = _read(config, None if dry else work_dir, on_gpu=on_gpu, on_event=on_event)
-    stood_in = (
-        stand_in_notes((one.folder, one.text) for one in found.values()) if config.server == "embedded" else []
-    )
+    here = found.values() if config.server == "embedded" else ()
+    stood_in = [*stand_in_notes((one.folder, one.text) for one in here)]
     if ask is not None:
         loaded = _asked(ask, found, config)
         for model, one in found.items():

@@ -73,20 +73,18 @@ def _check_embedded(folder: Path, text: str, vary: Vary) -> None:
         )
 
 
-def stand_in_notes(models: Iterable[tuple[Path, str]]) -> list[str]:
-    """Return a note for each of these models, (folder, text), that is measured on another backend than its own."""
-    notes = []
+def stand_in_notes(models: Iterable[tuple[Path, str]]) -> Iterator[str]:
+    """Yield a note for each of these models, (folder, text), that is measured on another backend than its own."""
     for folder, text in models:
         if backend_of(folder, text) == "onnxruntime":
             message = parse_own(text, ("optimization", "parameters"))
             unread = ["optimization"] if message.HasField("optimization") else []
             unread += [f"parameters.{key}" for key in sorted(message.parameters) if key != THREADS_KEY]
             without = f", without its {', '.join(unread)}" if unread else ""
-            notes.append(
+            yield (
                 f"{folder.name} is measured with ONNX Runtime in Triton's Python backend{without}: the embedded "
                 "server lacks the backend onnxruntime, which may be faster or slower."
             )
-    return notes
 
 
 def _completed(folder: Path, text: str, *, on_gpu: bool) -> str:
