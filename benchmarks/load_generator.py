@@ -204,7 +204,7 @@ def target_of(endpoint: Endpoint, case: Case) -> Target:
 
 
 def served(endpoint: Endpoint) -> int:
-    answer = requests.get(f"{endpoint.http_url}/v2/models/{MODEL}/stats", timeout=10)
+    answer = requests.get(f"{endpoint.url('http')}/v2/models/{MODEL}/stats", timeout=10)
     return int(answer.json()["model_stats"][0]["inference_count"])
 
 

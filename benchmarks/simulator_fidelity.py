@@ -111,7 +111,7 @@ class Bench:
 
     def _target(self) -> Target:
         endpoint = self._server.endpoint
-        return Target(url=endpoint.http_url, model_name=self._model, headers=endpoint.headers("http"))
+        return Target(url=endpoint.url("http"), model_name=self._model, headers=endpoint.headers("http"))
 
 
 def sleep(folder: Path) -> Engine:

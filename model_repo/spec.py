@@ -260,11 +260,6 @@ class Endpoint:
         own = () if self.key is None else ((f"{prefix}tritune-key", self.key),)
         return (*own, *self.credentials)
 
-    @property
-    def http_url(self) -> str:
-        """The URL `http://host:port`, without a trailing slash. Raises ValueError if HTTP has no port."""
-        return self.url("http")
-
     def url(self, protocol: Protocol) -> str:
         """Return `http://host:port`, or `grpc://host:port` as our load generator writes it. Raises ValueError."""
         port = self.http_port if protocol == "http" else self.grpc_port

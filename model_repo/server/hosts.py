@@ -263,7 +263,7 @@ class RemoteHost(Host):
             if time.monotonic() > deadline:
                 after = f" within {self._wait_s:g} s" if self._wait_s else ""
                 raise ServerDied(
-                    f"No Triton server answers at {self.endpoint.http_url}{after}.\n"
+                    f"No Triton server answers at {self.endpoint.url('http')}{after}.\n"
                     "Start it, or check the address, then run again; --wait-ready 2m waits for it."
                 )
             time.sleep(_LOOK_S)

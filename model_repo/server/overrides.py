@@ -120,7 +120,7 @@ class OverridingServer(Server):
         They are read once, and all before anything is changed. Raises BadServer: also for a model that is not
         loaded, has the configuration of another run, is part of another ensemble, or may not be changed.
         """
-        url, known, main = self.endpoint.http_url, self._journal.models, names[-1]
+        url, known, main = self.endpoint.url("http"), self._journal.models, names[-1]
         if not known.keys() >= set(names):
             found = {name: self._served(name) for name in names}
             for name in (name for name, one in found.items() if MARK in (one.get("parameters") or {})):
@@ -144,7 +144,7 @@ class OverridingServer(Server):
 
     def _served(self, name: str) -> Config:
         advice = "Load it there first, or use a server with a folder of its own, --server-repository DIR."
-        with _explained(f"{name} is not served by {self.endpoint.http_url}", advice):
+        with _explained(f"{name} is not served by {self.endpoint.url('http')}", advice):
             return control.model_config(self.endpoint, name)
 
     def _check_others(self, names: Sequence[str]) -> None:
@@ -154,7 +154,7 @@ class OverridingServer(Server):
             shared = next((step.model_name for step in steps if step.model_name in names), None)
             if shared is not None:
                 raise BadServer(
-                    f"{shared} is a member of {other}, too, which {self.endpoint.http_url} serves.\n"
+                    f"{shared} is a member of {other}, too, which {self.endpoint.url('http')} serves.\n"
                     "Other batch sizes would stop it: use another server, or unload it there first."
                 )
 
@@ -222,7 +222,7 @@ def restore(path: Path, endpoint: Endpoint | None = None, *, timeout_s: float = 
     if others:
         left = path.with_suffix(f".{secrets.token_hex(4)}.left")
         replace(journal, path=left, models={name: models.pop(name) for name in others}).write()
-        what = f"{', '.join(others)} on {endpoint.http_url} stays as somebody else has configured it since"
+        what = f"{', '.join(others)} on {endpoint.url('http')} stays as somebody else has configured it since"
         errors.append(BadServer(f"{what}.\nIts own configuration from before the run is in {left}."))
     own = {name: known[0] for name, known in models.items()}
     changed = {name: one for name, one in own.items() if _config_or_none(endpoint, name) != one}
@@ -239,12 +239,12 @@ def restore(path: Path, endpoint: Endpoint | None = None, *, timeout_s: float = 
     lacking = [name for name, one in changed.items() if problem and _config_or_none(endpoint, name) != one]
     if lacking:
         replace(journal, models={name: models[name] for name in lacking}).write()
-        what = f"{', '.join(lacking)} on {endpoint.http_url} has not got its own configuration back: {problem}"
+        what = f"{', '.join(lacking)} on {endpoint.url('http')} has not got its own configuration back: {problem}"
         fix = "Run `optimize restore`, with --cache-dir and --header-env as in this run, when the server answers."
         errors.append(BadServer(f"{what}\n{fix}"))
     else:
         path.unlink()
-    yield from (f"{name} on {endpoint.http_url}" for name in own if name not in lacking)
+    yield from (f"{name} on {endpoint.url('http')}" for name in own if name not in lacking)
     _raise_all(errors)
 
 

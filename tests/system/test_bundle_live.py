@@ -46,7 +46,7 @@ def smoke(bundle: Path, endpoint: Endpoint) -> tuple[int, str]:
     assert len(kept) == len(arguments) - len(changes), arguments
     command = [*kept, *(f"{name}={value}" for name, value in changes.items()), "--max-send-lag=30s"]
     done = subprocess.run(
-        [LOADTEST, endpoint.http_url, *command], capture_output=True, text=True, timeout=280, check=False
+        [LOADTEST, endpoint.url("http"), *command], capture_output=True, text=True, timeout=280, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

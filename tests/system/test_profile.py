@@ -121,7 +121,9 @@ def test_a_run_that_met_batch_sizes_for_the_first_time_names_them_and_is_measure
         bench.load(config)
         endpoint = server.endpoint
         seen = generator.run(
-            Target(url=endpoint.http_url, model_name=config.engine.model_name, headers=endpoint.headers("http")),
+            Target(
+                url=endpoint.url("http"), model_name=config.engine.model_name, headers=endpoint.headers("http")
+            ),
             LoadPlan(rate_per_s=300.0, duration_s=1.0, seed=1, timeout_s=20.0),
             payload=Payload(),
         ).measurement

@@ -48,7 +48,7 @@ def target_of(endpoint: Endpoint, engine: Engine, protocol: Any = "http") -> Tar
 def regions(endpoint: Endpoint) -> list[str]:
     """What the server knows of shared memory, and the names that are there."""
     if endpoint.grpc_port is None:
-        target = with_memory_key(Target(url=endpoint.http_url, model_name="any"))
+        target = with_memory_key(Target(url=endpoint.url("http"), model_name="any"))
         connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=120)
         connection.request("GET", "/v2/systemsharedmemory/status", headers=dict(target.headers))
         known = [region["name"] for region in json.loads(connection.getresponse().read())]

@@ -62,7 +62,15 @@ def test_a_p99_that_is_certified_on_a_real_triton_is_the_p99_of_its_own_clock(tm
         )
         with Watch() as watch, serve(options) as server:
             server.load(ServingConfig(engine=engine, max_batch_size=1, instance_count=2))
-            command = [*LOADTEST, server.endpoint.http_url, "--model", MODEL, "--json", "--p99", f"{LIMIT_MS}ms"]
+            command = [
+                *LOADTEST,
+                server.endpoint.url("http"),
+                "--model",
+                MODEL,
+                "--json",
+                "--p99",
+                f"{LIMIT_MS}ms",
+            ]
             command += ["--rate", f"{PLAN.rate_per_s}", "--duration", f"{PLAN.duration_s}s"]
             # A host that takes processors away makes requests leave late; the server's clock judges that.
             ((name, key),) = server.endpoint.headers("http")

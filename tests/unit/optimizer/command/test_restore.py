@@ -30,7 +30,7 @@ def test_a_server_that_fails_does_not_hide_one_that_is_restored(
         assert run_command(["restore", "--cache-dir", str(tmp_path)]) == 3
         assert well.models["first"] == own("first")
         captured = capsys.readouterr()
-        assert well.endpoint.http_url in captured.out
+        assert well.endpoint.url("http") in captured.out
         assert str(odd.endpoint.http_port) in captured.err
         assert len(captured.err.splitlines()) == 2
         del odd.answer
@@ -64,7 +64,7 @@ def test_a_search_on_an_odd_or_used_server_ends_with_3(
         remote.models["first"] |= change
         options = ["--p99", "50ms", "--yes", "--despite-noise", "--quiet", "--server", "remote"]
         folders = ["--cache-dir", tmp_path, "--output", tmp_path / "run", "--repository", tmp_path / "repository"]
-        where = ["--server-url", remote.endpoint.http_url, "--model", "first"]
+        where = ["--server-url", remote.endpoint.url("http"), "--model", "first"]
         assert run_command([*options, *map(str, folders), *where]) == 3
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
