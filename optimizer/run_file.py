@@ -19,13 +19,13 @@ from search.records.run_files import RUN_FILE
 from search.records.slo import Slo
 from search.trials.objective import OBJECTIVES, Objective
 
-_SAVED: TypeAdapter[OptimizeConfig] = TypeAdapter(OptimizeConfig)
+CONFIG = TypeAdapter(OptimizeConfig)
 
 
 def save_config(config: OptimizeConfig, directory: Path) -> None:
     """Write `run.json`, without secrets: no storage URL, and a server's URL without user and query."""
     url = config.server_url and plain_address(config.server_url)
-    text = _SAVED.dump_json(replace(config, storage=None, server_url=url), indent=2).decode()
+    text = CONFIG.dump_json(replace(config, storage=None, server_url=url), indent=2).decode()
     write_atomically(directory / RUN_FILE, text + "\n")
 
 
@@ -38,7 +38,7 @@ def saved_config(directory: Path) -> OptimizeConfig:
             "Give --resume the directory that an earlier run named as its output.",
         )
     try:
-        config = _SAVED.validate_json(path.read_bytes())
+        config = CONFIG.validate_json(path.read_bytes())
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check it and its permissions.") from error
     except (BadInput, ValidationError) as error:

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from loadgen.command.app import finish_on_first_interrupt, stop_on_first_interrupt
 from loadgen.console import SafeConsole
@@ -32,7 +32,7 @@ from optimizer.run.progress import Progress
 from optimizer.run.run_directory import LOG_FILE, locked, logging_to, make_directory, to_log_and
 from optimizer.run.serving import checked_inputs, serving_bench
 from optimizer.run.workload_inputs import TRACE_FILE, keep_files, workload_of
-from optimizer.run_file import objective_of, slo_of
+from optimizer.run_file import CONFIG, objective_of, slo_of
 from search.record import Record
 from search.study.patient_storage import PatientStorage, open_storage
 from search.study.pool import JOB, Workers
@@ -140,8 +140,6 @@ MEASURED = (
 )
 """Fields of a run's configuration that say how to measure. None names code, an image or a file."""
 
-_CONFIG = TypeAdapter(OptimizeConfig)
-
 
 def job_of(config: OptimizeConfig, prepared: Prepared) -> WorkerJob:
     """Return the job for workers on the same hardware."""
@@ -160,12 +158,12 @@ def job_of(config: OptimizeConfig, prepared: Prepared) -> WorkerJob:
 
 def measuring_fields(config: OptimizeConfig) -> dict[str, Any]:
     """Return the fields that say how to measure, as JSON has them."""
-    return dict(_CONFIG.dump_python(config, mode="json", include=set(MEASURED)))
+    return dict(CONFIG.dump_python(config, mode="json", include=set(MEASURED)))
 
 
 def worker_config(job: WorkerJob, own: OptimizeConfig) -> OptimizeConfig:
     """Return the worker's own configuration with the fields of the job that say how to measure."""
-    theirs = _CONFIG.validate_python({**_CONFIG.dump_python(own), **job.config})
+    theirs = CONFIG.validate_python({**CONFIG.dump_python(own), **job.config})
     return replace(own, **{name: getattr(theirs, name) for name in MEASURED})
 
 
