@@ -98,6 +98,18 @@ class ServeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """The options of `optimize profile`."""
+
+    run: Path = option("Output directory of a run.", "RUN_DIR", default=..., argument=True)
+    timeline: Path | None = option(
+        "The trace file; a page of its sums is written next to it. Default: timeline.json in the run's directory.",
+        "FILE",
+        absolute=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
     """The options of `optimize restore`."""
 

@@ -49,10 +49,8 @@ def runtime_text(runtime: RuntimeRecord, backend: str) -> str:
     """Return the runtime as `Triton 2.51.0, ONNX Runtime 1.31.1 in its Python backend`."""
     triton = f"Triton {runtime.triton_version or '(version unknown)'}"
     versions = {name: runtime.packages[name] for name in DISTRIBUTIONS if name in runtime.packages}
-    if backend == OWN and any(
-        name.startswith("onnxruntime") for name in versions
-    ):  # in models, or in place of theirs
-        backend = "onnxruntime"
+    if backend == OWN and any(name.startswith("onnxruntime") for name in versions):
+        backend = "onnxruntime"  # in models, or in place of theirs
     library = LIBRARIES.get(backend, backend)
     if backend == OWN:
         return f"{triton}{f' of {runtime.image}' if runtime.image else ''}, with the backend of your repository"

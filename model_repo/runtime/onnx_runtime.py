@@ -15,6 +15,7 @@ import ctypes
 import json
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 
 Array = np.ndarray[Any, Any]
+
+TIMELINE = os.environ.get("TRITUNE_TIMELINE")
+"""The folder for ONNX Runtime's profiles, if `optimize profile` asks for some."""
 
 _NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
 
@@ -105,6 +109,9 @@ def open_session(model_path: Path, parameters: dict[str, str], *, gpu: int | Non
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", parameters.get("allow_spinning", "0"))
+    if TIMELINE:
+        options.enable_profiling = True
+        options.profile_file_prefix = f"{TIMELINE}/profile-{os.getpid()}"
     if gpu is None:
         return ort.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
     if hasattr(ort, "preload_dlls"):
@@ -139,6 +146,12 @@ class TritonPythonModel:
                 return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))]
             # One bad request must not fail the others: run each by itself to find it.
             return [response for request in requests for response in self.execute([request])]
+
+    def finalize(self) -> None:
+        """Write the profile, if there is one, under the time from which its times count: ns, monotonic."""
+        if TIMELINE:
+            began_ns = self._session.get_profiling_start_time_ns() - time.time_ns() + time.monotonic_ns()
+            Path(self._session.end_profiling()).rename(Path(TIMELINE, f"cpu-{os.getpid()}-{began_ns}.json"))
 
     def _run(self, requests: list[Any]) -> list[Any]:
         feed, sizes = {}, [0]

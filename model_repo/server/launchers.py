@@ -13,7 +13,7 @@ from pathlib import Path
 
 from model_repo.errors import LauncherMissing, install_command
 from model_repo.repository.write import RUNTIME, place
-from model_repo.server.options import GRPC_SOCKET, HTTP_SOCKET, ServerOptions, access_arguments
+from model_repo.server.options import GRPC_SOCKET, HTTP_SOCKET, TRACE_FILE, ServerOptions, access_arguments
 from model_repo.server.process import Launch
 from model_repo.server.python_home import write_python_home
 from model_repo.spec import Endpoint, ServerKind
@@ -28,9 +28,8 @@ installed."""
 
 def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """Return the launch of tritonserver from the nvidia-pytriton wheel, with the stub for our Python version."""
-    return _launch(
-        _embedded(folder), _arguments(options, endpoint, folder / "repository", token), folder, options.gpu
-    )
+    arguments = _arguments(options, endpoint, folder / "repository", token)
+    return _launch(_embedded(folder), arguments, folder, options.gpu, options.timeline)
 
 
 def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
@@ -45,8 +44,12 @@ def container_launch(arguments: Sequence[str], folder: Path) -> Launch:
     return _launch(_embedded(folder), (*(_large_steps() if gpu else ()), *arguments), folder, gpu)
 
 
-def _launch(program: tuple[str, ...], arguments: tuple[str, ...], folder: Path, gpu: bool) -> Launch:
-    return Launch(command=(*program, *arguments), environment=_environment(folder, gpu=gpu), folder=folder)
+def _launch(
+    program: tuple[str, ...], arguments: tuple[str, ...], folder: Path, gpu: bool, timeline: Path | None = None
+) -> Launch:
+    asked = {} if timeline is None else {TIMELINE: str(timeline)}
+    environment = {**_environment(folder, gpu=gpu), **asked}
+    return Launch(command=(*program, *arguments), environment=environment, folder=folder)
 
 
 def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
@@ -136,8 +139,14 @@ def _arguments(
         f"--exit-timeout-secs={max(1, round(options.exit_grace_s))}",
         f"--backend-config=python,shm-region-prefix-name={token}-",
         *(_large_steps() if options.gpu and options.kind != "docker" else ()),
+        *(() if options.timeline is None else _traces(options.timeline)),
         *options.extra_arguments,
     )
+
+
+def _traces(folder: Path) -> Iterator[str]:
+    for setting in (f"triton,file={folder / TRACE_FILE}", "rate=1", "count=-1", "level=TIMESTAMPS"):
+        yield f"--trace-config={setting}"
 
 
 def _addresses(endpoint: Endpoint, control: Path | None) -> Iterator[str]:
@@ -165,6 +174,9 @@ KEEP_MEMORY = {
 backend copies each input into fresh memory. With these settings, a 301 kB input cost a model 85 us instead of 104
 us. Each thread keeps 2,000 small blocks of a size instead of 7: the gRPC front end's threads, which else wait for
 each other's memory, let 71,500 requests/s through instead of 57,700 on 16 cores. It takes 45 MiB on two cores."""
+
+TIMELINE = "TRITUNE_TIMELINE"
+"""Variable with the folder in which our runtimes leave what they execute."""
 
 VERTEX_AI = "AIP_MODE"
 """Variable of Vertex AI's containers. It makes Triton answer on all interfaces, also to control requests."""

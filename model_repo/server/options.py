@@ -13,6 +13,9 @@ from pathlib import Path
 from model_repo.errors import PortInUse
 from model_repo.spec import Endpoint, Protocol, Runtime, ServerKind
 
+TRACE_FILE = "triton.json"
+"""Triton's trace in the folder of a timeline, written when the server ends."""
+
 DEFAULT_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
 """NVIDIA's container of the same release as the embedded server."""
 
@@ -49,6 +52,7 @@ class ServerOptions:
     load_timeout_s: float = 120.0
     exit_grace_s: float = 2.0  # between SIGTERM and SIGKILL
     completes_config: bool = False  # Triton adds what a config.pbtxt lacks
+    timeline: Path | None = None  # folder for Triton's trace of every request, and for what the runtimes execute
     extra_arguments: tuple[str, ...] = ()  # of tritonserver, after ours
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from loadgen.options.command import Values, command_from
 from loadgen.options.declare import made_of, option, option_fields
 from loadgen.options.sources import Origins
 from loadgen.printable import printable
-from optimizer.call_options import RestoreOptions, ServeOptions
+from optimizer.call_options import ProfileOptions, RestoreOptions, ServeOptions
 from search.choices import Term
 
 if TYPE_CHECKING:  # slow to import
@@ -70,6 +70,17 @@ def serve(given: ServeOptions) -> None:
     from optimizer.command.serve import serve_run
 
     serve_run(given)
+
+
+@command(ProfileOptions)
+def profile(given: ProfileOptions) -> None:
+    """Serve a run's recommendation, send it its rate for two seconds, and show where the time goes.
+
+    The trace file is for https://ui.perfetto.dev or chrome://tracing. This runs the code in RUN_DIR as you.
+    """
+    from optimizer.command.profile import profile_run
+
+    profile_run(given)
 
 
 @command(RestoreOptions)

@@ -209,14 +209,8 @@ def _simplify(model: Any) -> None:
 
     optimizer.inline(model)
     optimizer.fold_constants(model)
-    rewriter.rewrite(
-        model,
-        [
-            rules.fuse_batchnorm_into_conv_rule,
-            rules.fuse_batchnorm_into_conv_transpose_rule,
-            rules.fuse_batchnorm_into_gemm_rule,
-        ],
-    )
+    layers = ("conv", "conv_transpose", "gemm")
+    rewriter.rewrite(model, [getattr(rules, f"fuse_batchnorm_into_{layer}_rule") for layer in layers])
     for each in (
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.DeduplicateInitializersPass(),

@@ -289,14 +289,12 @@ def answered_per_s(log: RequestLog) -> float:
 
     Before and after, not all users of a closed loop wait for answers.
     """
-    done_ns = np.sort(log.done_ns[~log.failed])
+    done_ns, sent_ns = np.sort(log.done_ns[~log.failed]), log.sent_ns
     if not len(done_ns):
         return 0.0
-    last_ns = int(log.sent_ns.max())
-    full = int(np.count_nonzero((done_ns > done_ns[0]) & (done_ns <= last_ns)))
-    if full:
-        return _NS_PER_S * full / (last_ns - int(done_ns[0]))
-    return _NS_PER_S * len(done_ns) / max(1, int(done_ns[-1] - log.sent_ns.min()))
+    full = done_ns[(done_ns > done_ns[0]) & (done_ns <= sent_ns.max())]
+    took_ns = sent_ns.max() - done_ns[0] if len(full) else done_ns[-1] - sent_ns.min()
+    return _NS_PER_S * len(full if len(full) else done_ns) / max(1, int(took_ns))
 
 
 def lone_latency_s(lone: ClosedLoop) -> float:

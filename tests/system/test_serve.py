@@ -1,5 +1,6 @@
 """`optimize serve`: a finished repository on a server of its own."""
 
+import json
 import re
 import signal
 import subprocess
@@ -14,15 +15,21 @@ import psutil
 import pytest
 from engines import broken_engine, cnn_engine
 from infer import infer
+from recommendations import certificate, recommendation, run_dir, trial
 from waiting import wait_until
 
 from loadgen.errors import TargetRefused
+from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.target import Target
 from loadgen.wire.questions import read_model_info
 from model_repo.repository.write import write_final_repository
 from model_repo.server.hosts import serve_repository
 from model_repo.server.options import ServerOptions
 from model_repo.spec import Endpoint, ServingConfig
+from optimizer.config import OptimizeConfig
+from optimizer.profiling.timeline import STAGES
+from optimizer.run_file import save_config
+from search.records.recommendation import ModelRecord
 
 pytestmark = pytest.mark.system
 
@@ -108,3 +115,25 @@ def test_a_load_test_of_an_unknown_model_is_answered_with_what_is_served(tmp_pat
         with pytest.raises(TargetRefused) as refused:
             read_model_info(target)
     assert " cnn" in str(refused.value).splitlines()[1]
+
+
+def test_profile_draws_every_request_execution_and_operator(tmp_path: Path) -> None:
+    served = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4, instance_count=2)
+    found = recommendation(
+        model=ModelRecord(name="cnn", file="cnn.onnx", sha256="0" * 64, opset=17, batching="It has a batch."),
+        winner=trial(config=served, certificate=certificate(20.0)),
+    )
+    folder = run_dir(tmp_path / "run", found)
+    save_config(OptimizeConfig(model="cnn.onnx", limits=(LatencyLimit(limit_ms=50.0),), output=folder), folder)
+    write_final_repository(folder / "model_repository", served)
+    command = [OPTIMIZE, "profile", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    spans = [one for one in json.loads((folder / "timeline.json").read_text())["traceEvents"] if one["ph"] == "X"]
+    requests = [one for one in spans if one["name"].startswith("request ")]
+    executions = [one for one in spans if one["name"].startswith("batch of ")]
+    assert requests
+    assert sum(one["args"]["requests"] for one in executions) >= len(requests)
+    assert {*STAGES[:-1], "Conv"} <= {one["name"] for one in spans}
+    for text in (done.stdout, (folder / "timeline.html").read_text()):
+        assert all(word in text for word in (*STAGES, "Conv", "2 instances"))

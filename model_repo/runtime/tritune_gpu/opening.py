@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .driver import DriverCuda
 from .runner import Runner, Turns
 from .slots import PATIENCE_S, SlotMemory, Tensors
+from .timeline import record_if_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ def open_runner(version_dir: Path, config: dict[str, Any], *, device: int) -> Ru
     It reads the `parameters` `model_file`, `engine_backend`, `batch_sizes` (such as `1,2,4`), `cuda_graphs` and
     `tf32` ("1": yes).
     """
+    record_if_asked()
     parameters = _parameters(config)
     cuda = DriverCuda(device)
     stream = cuda.stream()
@@ -52,6 +54,7 @@ def open_slots(version_dir: Path, config: dict[str, Any], *, device: int) -> Cal
 
     One more parameter: `patience_s` (60: the server kills a runner that does not answer for so long).
     """
+    record_if_asked()
     parameters = _parameters(config)
     shared = DriverCuda(device)
     engine = _engine(version_dir, parameters, shared, shared.stream(), device)
