@@ -13,6 +13,7 @@ from pathlib import Path
 
 from model_repo.errors import LauncherMissing, install_command
 from model_repo.repository.write import RUNTIME, place
+from model_repo.runtime.tritune_gpu.timeline import FOLDER
 from model_repo.server.options import GRPC_SOCKET, HTTP_SOCKET, TRACE_FILE, ServerOptions, access_arguments
 from model_repo.server.process import Launch
 from model_repo.server.python_home import write_python_home
@@ -47,7 +48,7 @@ def container_launch(arguments: Sequence[str], folder: Path) -> Launch:
 def _launch(
     program: tuple[str, ...], arguments: tuple[str, ...], folder: Path, gpu: bool, timeline: Path | None = None
 ) -> Launch:
-    asked = {} if timeline is None else {TIMELINE: str(timeline)}
+    asked = {} if timeline is None else {FOLDER: str(timeline)}
     environment = {**_environment(folder, gpu=gpu), **asked}
     return Launch(command=(*program, *arguments), environment=environment, folder=folder)
 
@@ -174,9 +175,6 @@ KEEP_MEMORY = {
 backend copies each input into fresh memory. With these settings, a 301 kB input cost a model 85 us instead of 104
 us. Each thread keeps 2,000 small blocks of a size instead of 7: the gRPC front end's threads, which else wait for
 each other's memory, let 71,500 requests/s through instead of 57,700 on 16 cores. It takes 45 MiB on two cores."""
-
-TIMELINE = "TRITUNE_TIMELINE"
-"""Variable with the folder in which our runtimes leave what they execute."""
 
 VERTEX_AI = "AIP_MODE"
 """Variable of Vertex AI's containers. It makes Triton answer on all interfaces, also to control requests."""

@@ -34,7 +34,7 @@ from loadgen.reports.kit import (
 )
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
-from loadgen.spec.plan import LoadPlan, Payload
+from loadgen.spec.plan import LoadPlan
 from loadgen.spec.target import Target
 from model_repo.server.hosts import serve_repository
 from model_repo.server.options import TRACE_FILE, ServerOptions
@@ -44,7 +44,7 @@ from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
 from optimizer.profiling import timeline
 from optimizer.run.serving import request_timeout_s
-from optimizer.run.workload_inputs import kept_input_data, workload_of
+from optimizer.run.workload_inputs import kept_input_data, payload_with, workload_of
 from optimizer.run_file import saved_config, slo_of
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import from_here, named_run, read_recommendation
@@ -70,10 +70,11 @@ def profile_run(given: ProfileOptions) -> None:
         )
     console = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
     with scratch_folder("timeline") as folder, explained():
+        plan = _plan(found, config)
         console.print(f"Serving {found.model.name} without tracing")
-        plain = _loaded(directory, found, config, folder / "plain", traced=False)
+        plain = _loaded(found, config, plan, folder / "plain", traced=False)
         console.print(f"Serving {found.model.name} with tracing")
-        traced = _loaded(directory, found, config, folder / "traced", traced=True)
+        traced = _loaded(found, config, plan, folder / "traced", traced=True)
         line, missing = _timeline(found, folder / "traced", traced)
     report = _report(found, line, (plain, traced), missing, (directory, output))
     try:
@@ -85,14 +86,24 @@ def profile_run(given: ProfileOptions) -> None:
         raise problem
 
 
-def _loaded(
-    directory: Path, found: RecommendationRecord, config: OptimizeConfig, folder: Path, *, traced: bool
-) -> LoadRun:
-    """Serve the run's repository, and send its rate; return the window, whose traces `folder` then has."""
-    folder.mkdir()
+def _plan(found: RecommendationRecord, config: OptimizeConfig) -> LoadPlan:
     assert found.winner.certificate is not None
-    rate, batched = found.winner.certificate.rate_per_s, found.winner.config.max_batch_size > 0
-    window_s = min(WINDOW_S, MOST_REQUESTS / rate)
+    rate_per_s = found.winner.certificate.rate_per_s
+    return LoadPlan(
+        rate_per_s=rate_per_s,
+        duration_s=WARM_UP_S + min(WINDOW_S, MOST_REQUESTS / rate_per_s),
+        seed=config.seed,
+        arrivals=workload_of(config, batched=found.winner.config.max_batch_size > 0).arrivals,
+        timeout_s=request_timeout_s(slo_of(config)),
+        most_send_lag_ms=math.inf,
+    )
+
+
+def _loaded(
+    found: RecommendationRecord, config: OptimizeConfig, plan: LoadPlan, folder: Path, *, traced: bool
+) -> LoadRun:
+    """Serve the run's repository, and send the load; return the window, whose traces `folder` then has."""
+    folder.mkdir()
     options = ServerOptions(
         run_dir=folder,
         gpu=bool(hardware().gpus),
@@ -101,37 +112,21 @@ def _loaded(
         exit_grace_s=WRITTEN_WITHIN_S,
     )
     with (
-        serve_repository(directory / REPOSITORY, options) as server,
+        serve_repository(config.output / REPOSITORY, options) as server,
         LoadGenerator(max(1, len(os.sched_getaffinity(0)) // 2)) as generator,
     ):
         (folder / "begin").touch()
-        run = generator.run(
-            Target(url=server.endpoint.url(found.workload.protocol), model_name=found.model.name),
-            LoadPlan(
-                rate_per_s=rate,
-                duration_s=WARM_UP_S + window_s,
-                seed=config.seed,
-                arrivals=workload_of(config, batched=batched).arrivals,
-                timeout_s=request_timeout_s(slo_of(config)),
-                most_send_lag_ms=math.inf,
-            ),
-            payload=Payload(
-                batch_size=config.client_batch,
-                shapes=config.shapes,
-                data_file=config.input_data,
-                seed=config.seed,
-                shared_memory=config.shared_memory,
-            ),
-        )
+        target = Target(url=server.endpoint.url(found.workload.protocol), model_name=found.model.name)
+        run = generator.run(target, plan, payload=payload_with(config, config.shapes))
         (folder / "end").touch()
         deadline_s = time.monotonic() + WRITTEN_WITHIN_S
         while any(folder.glob("recording-*")) and time.monotonic() < deadline_s:
             time.sleep(0.05)
-    log = run.log.between(WARM_UP_S, WARM_UP_S + window_s)
+    log = run.log.between(WARM_UP_S, plan.duration_s)
     if not len(log) or log.failed.all():
         raise UserError(
-            f"{found.model.name} answered no request at {format_rate(rate)}/s.",
-            f"Try it by itself: optimize serve {shlex.quote(str(directory))}",
+            f"{found.model.name} answered no request at {format_rate(plan.rate_per_s)}/s.",
+            f"Try it by itself: optimize serve {shlex.quote(str(config.output))}",
         )
     return replace(run, log=log)
 
@@ -165,7 +160,6 @@ def _report(
     """Return the page of the sums; `loads` without and with tracing, `paths` of the run and of the trace file."""
     sums, seconds = timeline.sums_of(line), (line.end_ns - line.start_ns) / 1e9
     directory, output = (shlex.quote(str(from_here(path))) for path in paths)
-    longest = max(sums.stages, key=lambda name: sums.stages[name][0])
     without_ms, with_ms = (
         [format_ms(ns / 1e6) for ns in np.quantile(load.log.latency_failures_last_ns, (0.5, 0.99))]
         for load in loads
@@ -180,8 +174,9 @@ def _report(
     if missing:
         caveats.append(f"What the GPU did is not known: {missing}. Run: pip install cupti-python")
     whole_ms = sum(mean for mean, _ in sums.stages.values())
+    of_request = {name: mean / whole_ms for name, (mean, _) in sums.stages.items()}
     shares = {
-        "A request": {name: mean / whole_ms for name, (mean, _) in sums.stages.items()},
+        "A request": of_request,
         f"{line.instances} instances": sums.instances,
         "The GPU" if line.on_gpu else "Operators of ONNX Runtime": sums.device,
     }
@@ -191,7 +186,7 @@ def _report(
         if parts
     )
     stages = [
-        (name, (format_ms(mean), format_percent(mean / whole_ms), format_ms(high)))
+        (name, (format_ms(mean), format_percent(of_request[name]), format_ms(high)))
         for name, (mean, high) in sums.stages.items()
     ]
     longest_work = [
@@ -203,7 +198,7 @@ def _report(
         title=f"Timeline of {found.model.name}",
         subject=f"{found.model.name} · {', '.join(found.machine.gpus) or found.machine.cpu}",
         headline=f"{sums.requests:,} requests in {seconds:.2g} s, {sums.requests_per_execution:.3g} in an "
-        f"execution. The longest stage: {longest}",
+        f"execution. The longest stage: {max(of_request, key=of_request.__getitem__)}",
         card=Card(
             title="Open the trace",
             code=output,

@@ -22,7 +22,7 @@ from model_repo.spec import Protocol
 Times = NDArray[np.int64]
 
 STAGES = ("sent late", "to the server", "front end", "queue", "copy in", "compute", "copy out", "back")
-"""Parts of a request's time, each from one of `Requests.times` to the next."""
+"""Parts of a request's time, each from one column of `Timeline.requests` to the next."""
 
 _ARRIVED: dict[Protocol, str] = {"http": "HTTP_RECV_END", "grpc": "GRPC_WAITREAD_END"}
 _ON_THE_WAY = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,9 +135,14 @@ def checked_workload(config: OptimizeConfig, engine: Engine) -> Workload:
 
 def payload_of(config: OptimizeConfig, engine: Engine) -> Payload:
     """Return the contents of the requests to a model."""
+    return payload_with(config, chosen_shapes(engine.inputs))
+
+
+def payload_with(config: OptimizeConfig, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
+    """Return the same from the shapes that were chosen for inputs with open axes."""
     return Payload(
         batch_size=config.client_batch,
-        shapes=chosen_shapes(engine.inputs),
+        shapes=shapes,
         data_file=config.input_data,
         seed=config.seed,
         shared_memory=config.shared_memory,
