@@ -285,7 +285,7 @@ class Certifier:
         # Not more than what was violated: a front end at its limit may look like a slow machine.
         usual_per_s = min([belief.usual_per_s(trial), *refuted_per_s(self.evidence(trial).runs), *violated])
         if not seen.share or not (
-            belief.ignore_slow_phases or belief.highest_covered(trial) < (1 - self.policy.least_gain) * usual_per_s
+            belief.ignore_slow_phases or belief.highest_covered(trial) < self.policy.small * usual_per_s
         ):
             return None
         return SlowPhasesRecord(**seen.model_dump(), usual_per_s=usual_per_s, ignored=belief.ignore_slow_phases)

@@ -36,8 +36,7 @@ class Policy:
     """After the user has asked to finish, certification takes at most 30 s."""
 
     least_gain: float = 0.1
-    """What is certified on two servers is sent a higher rate if that is a tenth higher. Slow phases that cost over
-    a tenth of the capacity are reported."""
+    """What is certified on two servers is sent a higher rate if that is a tenth higher."""
 
     watch_s: float = 5.0
     watched_s: float = 90.0
@@ -45,6 +44,9 @@ class Policy:
 
     enough_phases: int = 3
     """From three slow phases on, it is known how often they come and how slow they are."""
+
+    small: float = 0.9
+    """Slow phases are reported if they cost more than a tenth of the capacity."""
 
 
 POLICY = Policy()
