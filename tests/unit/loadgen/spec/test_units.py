@@ -16,7 +16,8 @@ def test_what_a_number_without_a_unit_was_taken_for_is_noted_in_that_unit() -> N
     notes: list[str] = []
     assert duration_ms("1.5", option="--warmup", default_unit="s", note=notes.append) == 1500
     assert duration_ms("2s", option="--warmup", default_unit="s", note=notes.append) == 2000
-    assert notes == ["--warmup 1.5 has no unit: taken as 1.5 s."]
+    assert duration_ms("50", option="--p99", default_unit="ms", note=notes.append) == 50
+    assert notes == ["--warmup 1.5 has no unit: taken as 1.5 s.", "--p99 50 has no unit: taken as 50 ms."]
 
 
 @pytest.mark.parametrize("text", ["0", "-5ms", "50 parsecs", "fast", "", "nan", "inf", "1e999ms", "ms", "5 m s"])
