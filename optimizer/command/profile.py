@@ -55,6 +55,9 @@ WARM_UP_S, WINDOW_S, MOST_REQUESTS = 1.0, 2.0, 40_000
 WRITTEN_WITHIN_S = 60.0
 """The runtimes may take a minute to write what the GPU did, and Triton to write its trace when it ends."""
 
+ATTEMPTS = 3
+"""Triton 2.51 crashed while it unloaded the model, before it wrote its trace, in 2 of 190 runs."""
+
 NAMED = 44  # characters of a kernel's name, so that its row fits a terminal of 80 columns
 
 
@@ -73,9 +76,13 @@ def profile_run(given: ProfileOptions) -> None:
         plan = _plan(found, config)
         console.print(f"Serving {found.model.name} without tracing")
         plain = _loaded(found, config, plan, folder / "plain", traced=False)
-        console.print(f"Serving {found.model.name} with tracing")
-        traced = _loaded(found, config, plan, folder / "traced", traced=True)
-        line, missing = _timeline(found, folder / "traced", traced)
+        for attempt in range(ATTEMPTS):
+            console.print(f"Serving {found.model.name} with tracing{' again' if attempt else ''}")
+            written = folder / f"traced-{attempt}"
+            traced = _loaded(found, config, plan, written, traced=True)
+            if (written / TRACE_FILE).exists():
+                break
+        line, missing = _timeline(found, written, traced)
     report = _report(found, line, (plain, traced), missing, (directory, output))
     try:
         write_atomically(output, timeline.trace_text(timeline.trace_events(line)))
