@@ -15,7 +15,7 @@ from deploy.images import (
     installed_sources,
     own_backends,
 )
-from deploy.scaling import DEFAULT_MAX_REPLICAS, Scaling, scaling_for, traffic_from
+from deploy.scaling import DEFAULT_MAX_REPLICAS, Scaling, judged_scaling, scaling_for, start_of, traffic_from
 from deploy.smoke import Smoke, smoke_for
 from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
@@ -23,6 +23,7 @@ from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import ENSEMBLE, ServingConfig
 from search.cost.cost import cost_per_million_inferences_usd
 from search.labels import knobs_text, runtime_text
+from search.records.autoscale import AutoscaleRecord
 from search.records.certificate import CertificateRecord
 from search.records.recommendation import RecommendationRecord, RuntimeRecord
 
@@ -66,6 +67,7 @@ class BundleOptions:
     tensorrt_version: str | None = None  # the version that built the engine
     registry: str | None = None  # where the images are pushed; None: they have no registry in their names
     prometheus_release: str | None = None  # label `release` of what kube-prometheus-stack selects
+    judged: AutoscaleRecord | None = None  # a replay of the user's traffic, whose settings go first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,19 +210,25 @@ def plan_for(
     sources = sources or installed_sources(found, config.engine)
     if options.registry is not None:
         checked_image(options.registry, "--registry")
+    judged = options.judged if options.judged is not None and options.judged.kept else None
+    measured_start_s = found.served.replica_start_s if found.served is not None else None
+    start_s, start_source = start_of(options.start_s, measured_start_s)
     traffic = traffic_from(
         certified_rate_per_s=rate,
         rate_per_s=options.rate_per_s or found.cost.rate_to_serve_per_s,
         peak_rate_per_s=options.peak_rate_per_s or found.cost.peak_rate_per_s,
         ramp_s=options.ramp_s,
     )
-    measured_start_s = found.served.replica_start_s if found.served is not None else None
-    scaling = scaling_for(
-        traffic,
-        certified_rate_per_s=rate,
-        start_s=options.start_s if options.start_s is not None else measured_start_s,
-        start_source="measured" if options.start_s is None else "given",
-        max_replicas=options.max_replicas,
+    scaling = (
+        judged_scaling(judged, certified_rate_per_s=rate, measured_start_s=measured_start_s)
+        if judged is not None
+        else scaling_for(
+            traffic,
+            certified_rate_per_s=rate,
+            start_s=start_s,
+            start_source=start_source,
+            max_replicas=options.max_replicas,
+        )
     )
     return Plan(
         found=found,

@@ -17,7 +17,7 @@ from deploy.plan import Plan
 from deploy.quoting import FILTERS, plain, prose
 from deploy.scaling import HPA_SYNC_S, HPA_TOLERANCE, RATE_WINDOW_S, SCRAPE_INTERVAL_S
 from deploy.smoke import FILES_FOLDER, check_for
-from loadgen.records.formats import format_rate
+from loadgen.records.formats import format_dollars, format_percent, format_rate, format_seconds
 from loadgen.spec.limits import quantile_option
 from model_repo.spec import OWN
 
@@ -108,7 +108,7 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "budget_percent": f"{100 * plan.error_budget:g}",
         "scrape_s": f"{SCRAPE_INTERVAL_S:g}",
         "hpa_sync_s": f"{HPA_SYNC_S:g}",
-        "behavior": _rendered("scaling-behavior.j2", {}),
+        "behavior": _rendered("scaling-behavior.j2", {"window_s": plan.scaling.down_window_s}),
         "files_folder": FILES_FOLDER,
         "server_arguments": server_arguments(plan),
         "startup_failures": max(60, math.ceil(5 * plan.scaling.start_s)),
@@ -194,6 +194,15 @@ def _scaling_words(plan: Plan) -> str:
     scaling, traffic = plan.scaling, plan.scaling.traffic
     measured = ", without pulling its image or adding a node" if scaling.start_source == "measured" else ""
     certified, target = format_rate(scaling.certified_rate_per_s), format_rate(scaling.target_rate_per_s)
+    if scaling.judged is not None:
+        judged = scaling.judged
+        usd, allowed = format_dollars(judged.chosen.usd), format_percent(judged.allowed_share)
+        return (
+            f"One replica is certified for {certified} requests/s. Another one is started above {target} each: of "
+            f"{judged.settings_tried} settings this costs the least in a replay of {judged.traffic} (`optimize "
+            f"autoscale`), {usd} for {format_seconds(judged.duration_s)}, with at most {allowed} of the requests "
+            f"late, if a replica starts in {judged.start_s:.3g} s."
+        )
     rate, peak = format_rate(traffic.rate_per_s), format_rate(traffic.peak_rate_per_s)
     text = (
         f"One replica is certified for {certified} requests/s. Another one is started above {target} each, which "

@@ -9,6 +9,7 @@ from typing import Literal
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
 from search.cost.cost import replicas
+from search.records.autoscale import AutoscaleRecord
 
 RATE_WINDOW_S = 60.0
 SCRAPE_INTERVAL_S = 15.0
@@ -24,6 +25,9 @@ ASSUMED_RAMP_S = 600.0
 ASSUMED_START_S = 60.0
 """Values for options that were not given: the peak as a multiple of the rate, the time in which traffic grows to
 it, and the time until a replica is ready if the run did not measure it."""
+
+DOWN_WINDOW_S = 600.0
+"""A replica is removed when so long a time has not needed it (`stabilizationWindowSeconds`)."""
 
 DEFAULT_MAX_REPLICAS = 100
 
@@ -67,6 +71,8 @@ class Scaling:
     start_source: StartSource
     reaction_s: float
     traffic: Traffic
+    down_window_s: float = DOWN_WINDOW_S
+    judged: AutoscaleRecord | None = None  # the replay that chose target, bounds and window
 
     @property
     def headroom(self) -> float:
@@ -77,6 +83,13 @@ class Scaling:
     def lead(self) -> float:
         """Return the factor by which traffic grows from the usual rate while a replica starts."""
         return 1 + self.traffic.growth_per_s2 * self.reaction_s / self.traffic.rate_per_s
+
+
+def start_of(given_s: float | None, measured_s: float | None) -> tuple[float, StartSource]:
+    """Return the time in which a replica starts: the given one, else the measured or the assumed one."""
+    if given_s is not None:
+        return given_s, "given"
+    return (measured_s, "measured") if measured_s is not None else (ASSUMED_START_S, "assumed")
 
 
 def traffic_from(
@@ -108,13 +121,13 @@ def scaling_for(
     traffic: Traffic,
     *,
     certified_rate_per_s: float,
-    start_s: float | None,
+    start_s: float,
     start_source: StartSource = "measured",
     max_replicas: int = DEFAULT_MAX_REPLICAS,
 ) -> Scaling:
     """Return target and bounds of the autoscaler. Raises BadInput if the peak needs over `max_replicas`.
 
-    `start_s` is None if it is not known. A new replica helps only T = `reaction_s` after the rate has grown: the
+    A new replica helps only T = `reaction_s` after the rate has grown: the
     query sees the middle of its window, a sample is up to one scrape old, the autoscaler runs once per period, and
     the replica has to start. Meanwhile the rate r grows by g T, with g the growth per second. The autoscaler has a
     tolerance e: with n replicas at the target t, it starts none before r = n t (1 + e). The n replicas, each
@@ -127,9 +140,7 @@ def scaling_for(
     rule n = ceil(rate / t) are the autoscaler's (kubernetes.io/docs/concepts/workloads/autoscaling). There is
     always one replica more than the usual rate needs, so that the limit is met during a drain or without a node.
     """
-    if start_s is None:
-        start_s, start_source = ASSUMED_START_S, "assumed"
-    reaction_s = RATE_WINDOW_S / 2 + SCRAPE_INTERVAL_S + HPA_SYNC_S + start_s
+    reaction_s = _reaction_s(start_s)
     lead = 1 + traffic.growth_per_s2 * reaction_s / traffic.rate_per_s
     target = certified_rate_per_s / ((1 + HPA_TOLERANCE) * lead)
     headroom = 1 - target / certified_rate_per_s
@@ -155,3 +166,31 @@ def scaling_for(
         reaction_s=reaction_s,
         traffic=traffic,
     )
+
+
+def judged_scaling(
+    judged: AutoscaleRecord, *, certified_rate_per_s: float, measured_start_s: float | None
+) -> Scaling:
+    """Return the settings that a replay has chosen, for its traffic."""
+    chosen = judged.chosen
+    assert chosen.target_rate_per_s is not None
+    assert chosen.down_window_s is not None
+    known = judged.start_s == measured_start_s
+    return Scaling(
+        certified_rate_per_s=certified_rate_per_s,
+        target_rate_per_s=chosen.target_rate_per_s,
+        min_replicas=chosen.min_replicas,
+        max_replicas=chosen.max_replicas,
+        start_s=judged.start_s,
+        start_source="measured" if known else "given",
+        reaction_s=_reaction_s(judged.start_s),
+        traffic=Traffic(
+            rate_per_s=judged.mean_rate_per_s, peak_rate_per_s=judged.peak_rate_per_s, ramp_s=ASSUMED_RAMP_S
+        ),
+        down_window_s=chosen.down_window_s,
+        judged=judged,
+    )
+
+
+def _reaction_s(start_s: float) -> float:
+    return RATE_WINDOW_S / 2 + SCRAPE_INTERVAL_S + HPA_SYNC_S + start_s

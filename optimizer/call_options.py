@@ -110,6 +110,31 @@ class ProfileOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscaleOptions:
+    """The options of `optimize autoscale`."""
+
+    run: Path = option("Output directory of a run.", "RUN_DIR", default=..., argument=True)
+    traffic: str = option(
+        "A file of `time,rate` lines (seconds, requests/s from then on), one of Azure's traces of functions, or "
+        "`diurnal:PEAK`, a day that goes from a fifth of the peak up to it and back.",
+        "FILE",
+        default=...,
+    )
+    replica_start_s: float | None = option(
+        "Time until a new replica is ready, with its image and node. Default: the server's start, as measured.",
+        "DURATION",
+        unit="s",
+    )
+    min_replicas: int | None = option(
+        "The fewest replicas. Default: the cheapest number, and 2 at least.", "N", bounds=(1, 1_000)
+    )
+    max_replicas: int | None = option(
+        "The most replicas. Default: twice what the peak needs, and 100 at most.", "N", bounds=(1, 1_000)
+    )
+    json: bool = option("Print autoscale.json on stdout.", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
     """The options of `optimize restore`."""
 

@@ -243,7 +243,7 @@ def arrivals_from_text(text: str) -> Arrivals:
     raise _not_known(text)
 
 
-def arrivals_from_file(path: Path) -> Arrivals:
+def arrivals_from_file(path: Path, *, option: str = "--trace") -> Arrivals:
     """Return a recorded trace: one time in seconds per line, or `time,rate` lines. `#` begins a comment.
 
     A first line of words is taken for a heading. Raises BadInput naming the line, PlanError for decreasing times.
@@ -253,7 +253,7 @@ def arrivals_from_file(path: Path) -> Arrivals:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadInput(
-            f"--trace {path} cannot be read: {reason}.", "Give a text file, one time per line."
+            f"{option} {path} cannot be read: {reason}.", "Give a text file, one time per line."
         ) from error
     rows: list[tuple[float, ...]] = []
     for number, line in enumerate(lines, start=1):
@@ -265,7 +265,7 @@ def arrivals_from_file(path: Path) -> Arrivals:
             continue
         if any(math.isnan(value) for value in row) or len(row) > 2 or (rows and len(row) != len(rows[0])):
             raise BadInput(
-                f"--trace {path}, line {number}: {line.strip()[:60]!r} is neither a time nor a time and a rate.",
+                f"{option} {path}, line {number}: {line.strip()[:60]!r} is neither a time nor a time and a rate.",
                 "Write one time in seconds per line, or `time,rate` on every line.",
             )
         rows.append(row)

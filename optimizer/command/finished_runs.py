@@ -15,7 +15,7 @@ from loadgen.options.command import Values, command_from
 from loadgen.options.declare import made_of, option, option_fields
 from loadgen.options.sources import Origins
 from loadgen.printable import printable
-from optimizer.call_options import ProfileOptions, RestoreOptions, ServeOptions
+from optimizer.call_options import AutoscaleOptions, ProfileOptions, RestoreOptions, ServeOptions
 from search.choices import Term
 
 if TYPE_CHECKING:  # slow to import
@@ -81,6 +81,17 @@ def profile(given: ProfileOptions) -> None:
     from optimizer.command.profile import profile_run
 
     profile_run(given)
+
+
+@command(AutoscaleOptions)
+def autoscale(given: AutoscaleOptions) -> None:
+    """Replay a day of traffic on a run's recommendation, and find the cheapest settings of its autoscaler.
+
+    `optimize autoscale latest --traffic day.csv`
+    """
+    from optimizer.command.autoscale import autoscale_run
+
+    autoscale_run(given)
 
 
 @command(RestoreOptions)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
 from deploy.plan import BundleOptions
 from deploy.render import TARGETS, Target
+from deploy.scaling import DEFAULT_MAX_REPLICAS
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
 from model_repo.repository.own_model import CONFIG_FILE, own_engine, with_members
@@ -22,6 +23,7 @@ from optimizer.errors import explained
 from optimizer.run.own_copies import own_text
 from optimizer.run.recommendation import BUNDLE_FOLDER
 from search.labels import member_name
+from search.records.autoscale import read_autoscale
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
 from search.records.trial import ConfigRecord
@@ -49,7 +51,9 @@ def bundle_run(
     folder = run_dir / BUNDLE_FOLDER if output is None else output
     if run_dir.resolve().is_relative_to(folder.resolve()):  # --force would move the run away
         raise BadInput(f"--output {folder} holds the run itself.", "Give another folder for the bundle.")
-    options = replace(options, tensorrt_version=_tensorrt_version(config))
+    scales = (options.rate_per_s, options.peak_rate_per_s, options.ramp_s, options.start_s, options.max_replicas)
+    judged = read_autoscale(run_dir) if scales == (None, None, None, None, DEFAULT_MAX_REPLICAS) else None
+    options = replace(options, tensorrt_version=_tensorrt_version(config), judged=judged)
     trace, lengths = (_read_numbers(run_dir, name) for name in (found.workload.trace, found.workload.lengths))
     bundle = bundle_from_recommendation(
         found,

@@ -44,7 +44,7 @@ def worst_load(traffic: Traffic, *, target: float, replicas: int, most: int, sta
     return worst
 
 
-def outcome(traffic: Traffic, start_s: float | None, *, target: float | None = None) -> float:
+def outcome(traffic: Traffic, start_s: float, *, target: float | None = None) -> float:
     scaling = scaling_for(traffic, certified_rate_per_s=CERTIFIED, start_s=start_s, max_replicas=10**6)
     return worst_load(
         traffic,

@@ -323,6 +323,32 @@ const draw = {
     return [key(entries), latency, ...(rated ? [rate] : [])];
   },
 
+  day({ minutes, limits }, width) {
+    const hours = { label: "hours →", domain: [0, minutes.at(-1).hour + 1 / 60], ticks: xTicks(width) };
+    const chart = (height, label, y, marks, x = hours) => Plot.plot(base(width, height, {
+      ariaLabel: label, x, y, marks: [Plot.gridY({ ticks: 4, ...GRID }), ...marks],
+    }));
+    const steps = { x: "hour", curve: "step-after", strokeWidth: 1.8 };
+    const above = { ...hours, label: null };
+    const rate = chart(150, "Traffic", { label: "↑ requests/s", domain: domain(minutes.map((d) => d.rate)), tickFormat: short, ticks: 4 },
+      [Plot.lineY(minutes, { x: "hour", y: "rate", stroke: "var(--winner)", strokeWidth: 1.8 })], above);
+    const replicas = chart(190, "Replicas", { label: "↑ replicas", zero: true, ticks: 4, tickFormat: "d" }, [
+      Plot.lineY(minutes, { ...steps, y: "perfect", stroke: "var(--baseline)" }),
+      Plot.lineY(minutes, { ...steps, y: "replicas", stroke: "var(--winner)" }),
+    ], above);
+    const y = logDomain([...minutes.map((d) => d.ms), ...limits.map((d) => d.ms)]);
+    const latency = Plot.plot(base(width, 220, {
+      ariaLabel: "Latency", x: hours, y: { type: "log", domain: y, axis: null },
+      marks: [
+        ...logAxis(y, "↑ ms"),
+        Plot.lineY(minutes, { x: "hour", y: "ms", stroke: "var(--winner)", strokeWidth: 1.4 }),
+        ...limitRules(limits),
+      ],
+    }));
+    const entries = [["line", "var(--winner)", "with these settings"], ["line", "var(--baseline)", "perfect foresight"]];
+    return [key(entries), rate, replicas, latency];
+  },
+
   stages({ bars, stages }, width) {
     const roles = [...new Set(bars.map((d) => d.role))];
     const colors = stages.map((_, index) => `var(--stage-${index + 1})`);

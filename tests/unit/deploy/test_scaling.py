@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from deploy.scaling import Scaling, Traffic, scaling_for, traffic_from
+from deploy.scaling import Scaling, Traffic, scaling_for, start_of, traffic_from
 from loadgen.errors import BadInput
 
 
@@ -37,8 +37,9 @@ def test_even_the_lightest_traffic_survives_the_loss_of_a_replica() -> None:
 
 
 def test_what_nobody_measured_is_marked() -> None:
-    assert scaling().start_source == "measured"
-    assert scaling(start_s=None).start_source == "assumed"
+    assert start_of(None, 3.0) == (3.0, "measured")
+    assert start_of(9.0, 3.0) == (9.0, "given")
+    assert start_of(None, None)[1] == "assumed"
 
 
 def test_more_than_the_fleet_is_refused() -> None:
