@@ -46,13 +46,13 @@ def stop_when_late(
 
 
 def is_hopelessly_late(log: RequestLog, plan: LoadPlan, limit_ms: float) -> bool:
-    """True if more requests have left late than the planned run may have in all, or, from 4 s on, than a run of
-    twice the present length may have. False if a cap on requests in flight holds requests back.
+    """True if more requests have left late, and more are over the limit, than the planned run may have in all, or,
+    from 4 s on, than a run of twice the present length may have. False if a cap holds requests back.
     """
     if not len(log) or plan.max_in_flight is not None:
         return False
     most_ns = 1e6 * (plan.most_send_lag_ms or most_send_lag_ms(limit_ms))
-    late = int(np.count_nonzero(log.send_lag_ns > most_ns))
+    late = min(np.count_nonzero(log.send_lag_ns > most_ns), np.count_nonzero(log.latency_ns > 1e6 * limit_ms))
     enough = plan.expected_requests
     if log.scheduled_ns[-1] >= 1e9 * JUDGED_AFTER_S:
         enough = min(enough, UNTIL_TWICE_AS_LONG * len(log))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -73,7 +73,7 @@ def evaluate_probe(probe: Probe, rate_per_s: float, limits: Sequence[LatencyLimi
     steady = log.scheduled_ns >= verdicts[0].steady_from_s * 1e9
     latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)[steady]
     growing = probe.overloaded or any(one.overloaded for one in verdicts)
-    return ProbeResult(
+    found = ProbeResult(
         rate_per_s=rate_per_s,
         verdict=verdict,
         first=verdicts[0],
@@ -84,6 +84,8 @@ def evaluate_probe(probe: Probe, rate_per_s: float, limits: Sequence[LatencyLimi
         # An overload may end a run before its warm-up does, and is seen all the same.
         problems=probe.problems or (() if verdict.n or (growing and len(log)) else (NO_REQUEST,)),
     )
+    # Latencies count from when requests were due: a late client only makes them longer.
+    return replace(found, problems=()) if probe.only_slower and found.met else found
 
 
 def _answered_per_s(log: RequestLog) -> float:

@@ -72,7 +72,7 @@ def replay_run(
     seed: int,
     workload: Workload = ANY,
 ) -> ReplayResult | None:
-    """Return the server's capacity as estimated from a run.
+    """Return the server's capacity as estimated from a run, by when requests left: a late client changes nothing.
 
     None if that is not possible: too few requests, failures, or executions far from the profile.
     """
@@ -80,7 +80,8 @@ def replay_run(
     if len(log) < MIN_REQUESTS or log.failed.mean() > 1 - strictest:
         return None
     matched = {*MATCHED, *(one.quantile for one in limits if one.quantile < MATCHED[0])}
-    arrivals_s, latency_s = log.scheduled_ns / 1e9, log.latency_ns / 1e9
+    in_order = np.argsort(log.sent_ns, kind="stable")
+    arrivals_s, latency_s = log.sent_ns[in_order] / 1e9, log.service_ns[in_order] / 1e9
     slowdown = replayed_slowdown(server, arrivals_s, latency_s, sorted(matched))
     if not 1.01 * FASTEST < slowdown < 0.99 * SLOWEST:
         return None

@@ -202,11 +202,12 @@ class Verification:
             seconds = min(seconds, max(MIN_REPLAY_S, BASELINE_REQUESTS / rate_per_s))
         for _ in range(2 if self._late_per_s == math.inf else 1):
             probe, seen = self._run_load(number, rate_per_s, seconds)
-            if not probe.problems or self.context.stop() or probe.log.failed.mean() > CLEARLY_VIOLATED:
+            late = bool(self._client_problems[-1])
+            if not late or self.context.stop() or probe.log.failed.mean() > CLEARLY_VIOLATED:
                 break
-        if probe.problems and not self.context.stop():
+        if late and not self.context.stop():
             self._late_per_s = min(self._late_per_s, rate_per_s)
-        if probe.problems or self.context.stop() or self._hurt_others():
+        if late or self.context.stop() or self._hurt_others():
             return None
         found = replay_run(self.server, probe.log, limits, seed=seed, workload=workload)
         log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
@@ -227,7 +228,7 @@ class Verification:
         probe, seen, seed = run_load(self.context, rate_per_s, seconds, number=number, repeat=len(self._runs))
         self._runs.append(load_run_of(seen, probe, self.context.slo.tested, seed=seed))
         self._seen.append(seen)
-        self._client_problems.append(probe.problems)
+        self._client_problems.append(() if probe.only_slower else probe.problems)
         emit_probed(self.context.on_event, number, seen, met=seen.met)
         return probe, seen
 

@@ -18,8 +18,8 @@ PLAN = LoadPlan(rate_per_s=100.0, duration_s=8.0, seed=0)  # 800 requests, of wh
 OPEN = replace(PLAN, duration_s=300.0)
 
 
-def log_of(n: int, *, late: int, lag_ms: float = 5.0, service_ms: float = 20.0) -> RequestLog:
-    """n requests, one every 10 ms, of which the first so many left late."""
+def log_of(n: int, *, late: int, lag_ms: float = 5.0, service_ms: float = 48.0) -> RequestLog:
+    """n requests, one every 10 ms, of which the first so many left late, and are over the limit for that."""
     due = np.arange(n) * 10 * MS
     sent = due + (np.arange(n) < late) * round(lag_ms * MS)
     done = sent + round(service_ms * MS)
@@ -52,6 +52,10 @@ def test_what_counts_as_late_is_what_the_plan_says_or_depends_on_the_limit() -> 
 
 def test_a_server_far_beyond_the_limit_is_not_excused_by_its_client() -> None:
     assert not is_hopelessly_late(log_of(100, late=100, service_ms=900.0), PLAN, LIMIT_MS)
+
+
+def test_a_run_that_meets_the_limit_all_the_same_goes_on() -> None:
+    assert not is_hopelessly_late(log_of(100, late=100, service_ms=40.0), PLAN, LIMIT_MS)
 
 
 def test_lag_that_was_asked_for_is_not_the_clients() -> None:
