@@ -13,9 +13,9 @@ from loadgen.command.verdict import LoadTestResult, answer, compare
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog
-from loadgen.records.curves import curve_of, timeline_of, token_times_of
+from loadgen.records.curves import curve_of, phases_of, timeline_of, token_times_of
 from loadgen.records.formats import format_seconds
-from loadgen.records.record import LoadRecord, LoadTestRecord, MeasurementRecord, TargetRecord
+from loadgen.records.record import LoadRecord, LoadTestRecord, MeasurementRecord, PhaseRecord, TargetRecord
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.sending.prepared import wait_ready
@@ -157,6 +157,14 @@ def _remarks(finding: LoadTestResult) -> tuple[str, ...]:
     return ready if finding.run is None else (*ready, *cold, *finding.run.measurement.remarks)
 
 
+def _phases(order: LoadTest, log: RequestLog, notes: list[str]) -> tuple[PhaseRecord, ...]:
+    plan = order.plan
+    if not isinstance(plan, LoadPlan):
+        return ()
+    strictest = max(order.limits.latency, key=lambda limit: limit.quantile, default=None)
+    return _drawn(lambda: phases_of(log, plan, strictest), notes) or ()
+
+
 _Curve = TypeVar("_Curve")
 
 
@@ -175,6 +183,7 @@ def _figures(order: LoadTest, run: LoadRun, notes: list[str]) -> dict[str, Any]:
         ),
         "curve": _drawn(lambda: curve_of(log, timeout_ns), notes),
         "timeline": _drawn(lambda: timeline_of(log, timeout_ns, duration_s), notes),
+        "phases": _phases(order, log, notes),
         "token_times": _drawn(lambda: token_times_of(log, timeout_ns, duration_s), notes) or {},
     }
 

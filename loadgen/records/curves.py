@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from loadgen.measurement.request_log import RequestLog, percentiles_ns
 from loadgen.measurement.streams import time_of
-from loadgen.records.record import CurveRecord, TimelineRecord, TokenTimesRecord
-from loadgen.spec.limits import Measure, StreamLimit
+from loadgen.records.record import CurveRecord, PhaseRecord, TimelineRecord, TokenTimesRecord
+from loadgen.spec.limits import LatencyLimit, Measure, StreamLimit
+from loadgen.spec.plan import LoadPlan
+from loadgen.traffic.arrivals import rate_profile
 
 _NS_PER_MS = 1e6
 _MAX_BINS = 150
@@ -54,6 +56,41 @@ def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> Timeline
         p50_ms=p50,
         p99_ms=p99,
         max_ms=top,
+    )
+
+
+def phases_of(log: RequestLog, plan: LoadPlan, limit: LatencyLimit | None) -> tuple[PhaseRecord, ...]:
+    """Return what became of the requests of each step, or before, in and after a spike; `limit` None: no limit."""
+    if plan.arrivals.kind not in ("steps", "spike"):
+        return ()
+    edges_s, _ = rate_profile(plan)
+    return tuple(
+        _phase(log.between(start_s, end_s), start_s, end_s, limit)
+        for start_s, end_s in pairwise(edges_s.tolist())
+        if start_s < min(end_s, log.until_s)
+    )
+
+
+def _phase(due: RequestLog, start_s: float, end_s: float, limit: LatencyLimit | None) -> PhaseRecord:
+    answers_ns = due.latency_ns[~due.failed]
+    good_per_s = kept_after_s = None
+    if limit is not None:
+        late = due.judged_by(limit).latency_failures_last_ns > limit.limit_ns
+        good_per_s = float(np.count_nonzero(~late)) / (end_s - start_s)
+        # Each request with those after it, if they are enough to tell: the first with few enough late among them.
+        left = np.arange(len(late), 0, -1)
+        few = np.cumsum(late[::-1])[::-1] <= limit.allowed * left
+        kept = np.flatnonzero(few & (left * limit.allowed >= 1))
+        if len(kept):
+            kept_after_s = 0.0 if kept[0] == 0 else float(due.scheduled_ns[kept[0]]) / 1e9 - start_s
+    return PhaseRecord(
+        start_s=start_s,
+        end_s=end_s,
+        due_per_s=len(due) / (end_s - start_s),
+        good_per_s=good_per_s,
+        failures=int(np.count_nonzero(due.outcome)),
+        p99_ms=percentiles_ns(answers_ns, [0.99])[0] / _NS_PER_MS if len(answers_ns) else None,
+        kept_after_s=kept_after_s,
     )
 
 

@@ -196,6 +196,21 @@ class TimelineRecord(FiniteModel):
     max_ms: tuple[float | None, ...]
 
 
+class PhaseRecord(FiniteModel):
+    """A part of the load with a rate of its own, of steps or a spike: the requests that were due in it."""
+
+    start_s: float
+    end_s: float
+    due_per_s: float
+    good_per_s: float | None = Field(description="Answered within the limit; null: there was no latency limit.")
+    failures: Count
+    p99_ms: float | None = Field(description="Of answers alone; null: there was none.")
+    kept_after_s: float | None = Field(
+        description="From its start: what was due from then on kept the limit; 0: the whole phase. null: not even "
+        "the end did, there were too few requests to tell, or no limit."
+    )
+
+
 class CurveRecord(FiniteModel):
     """The latency distribution: a share of `quantile` of all requests took at most `latency_ms`."""
 
@@ -278,6 +293,9 @@ class LoadTestRecord(FiniteModel):
     measurement: MeasurementRecord | None
     curve: CurveRecord | None
     timeline: TimelineRecord | None
+    phases: tuple[PhaseRecord, ...] = Field(
+        default=(), description="Of a load in steps, or with a spike; empty: any other load."
+    )
     token_times: dict[StreamMeasure, TokenTimesRecord] = Field(
         default={}, description="Of streams: the time to the first token, and per token after it."
     )

@@ -15,6 +15,7 @@ from loadgen.records.formats import (
     format_ms,
     format_percent,
     format_rate,
+    format_seconds,
     format_size,
     observed_in_words,
     traffic_in_words,
@@ -141,6 +142,30 @@ def probes(found: CapacityRecord) -> Table | None:
 
 def _answer(probe: ProbeRecord) -> str:
     return f"not confirmed: {probe.answer}" if probe.confirms and probe.answer != "confirmed" else probe.answer
+
+
+def phases(record: LoadTestRecord) -> Table | None:
+    """What became of the requests that were due in each phase of a load that changes; None for other loads."""
+    rows = [
+        (
+            f"{format_seconds(one.start_s)} to {format_seconds(one.end_s)}",
+            (
+                number(one.due_per_s, format_rate),
+                number(one.good_per_s, format_rate),
+                number(one.failures, count),
+                number(one.p99_ms, format_ms),
+                UNKNOWN if one.good_per_s is None else _kept(one.kept_after_s),
+            ),
+        )
+        for one in record.phases
+    ]
+    return (
+        table_of_texts(("phase", "due/s", "in time/s", "failed", "p99 ms", "limit kept"), rows) if rows else None
+    )
+
+
+def _kept(after_s: float | None) -> str:
+    return "never" if after_s is None else f"after {after_s:.1f} s" if after_s else "always"
 
 
 def traffic(record: LoadTestRecord, measured: MeasurementRecord) -> Table:

@@ -27,6 +27,7 @@ _OF_TOKENS = {
     "ttft": ("Time to first token (TTFT)", _DUE),
     "tpot": ("Time per token (TPOT)", "From the first token to the last, per token after the first."),
 }
+_PHASES = "By the time at which requests were due; p99 is that of answers."
 _LEAST_MS = 1e-3  # axes are logarithmic, and tokens of one write have no time between them
 _TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)
 
@@ -62,6 +63,7 @@ def _sections(record: LoadTestRecord) -> Iterator[Section]:
     if measured is not None:
         if measured.streams is not None:
             yield Section(title="Tokens", note=GOOD, table=tables.streams(measured.streams))
+        yield Section(title="Phases of the load", note=_PHASES, table=tables.phases(record))
         yield Section(title="Latency in ms, from the time each request was due", table=tables.latency(measured))
         yield Section(title="Traffic", table=tables.traffic(record, measured))
         if (server := measured.server) is not None:
@@ -190,7 +192,7 @@ def answer_view(record: LoadTestRecord) -> RenderableType:
         [] if measured is None else [tables.traffic(record, measured), tables.latency(measured)]
     )
     shown += [None if measured is None or measured.streams is None else tables.streams(measured.streams)]
-    shown += [None if capacity is None else tables.probes(capacity), tables.checks(record)]
+    shown += [tables.phases(record), None if capacity is None else tables.probes(capacity), tables.checks(record)]
     parts: list[RenderableType] = []
     for table in shown:
         if table is not None:

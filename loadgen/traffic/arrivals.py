@@ -50,7 +50,7 @@ def _times_s(plan: LoadPlan) -> Iterator[NDArray[np.float64]]:
         return _renewal_s(rng, plan.rate_per_s, plan.duration_s, plan.arrivals.cv)
     if kind == "trace":
         return _trace_s(plan)
-    return _poisson_s(rng, *_rate_profile(plan))
+    return _poisson_s(rng, *rate_profile(plan))
 
 
 def recorded_duration_s(arrivals: Arrivals) -> float:
@@ -130,8 +130,8 @@ def _renewal_s(
         yield times[(times >= 0) & (times < duration_s)]
 
 
-def _rate_profile(plan: LoadPlan) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return edges (k + 1,) in s and the rate (k,) in each piece between them."""
+def rate_profile(plan: LoadPlan) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return edges (k + 1,) in s and the rate (k,) in each piece between them, of Poisson arrivals."""
     arrivals, duration_s = plan.arrivals, plan.duration_s
     if arrivals.kind == "poisson":
         edges, levels = np.array([0.0, 1.0]), np.array([1.0])

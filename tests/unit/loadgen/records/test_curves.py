@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from loadgen.measurement.request_log import RequestLog
-from loadgen.records.curves import curve_of, timeline_of
+from loadgen.records.curves import curve_of, phases_of, timeline_of
+from loadgen.spec.limits import LatencyLimit
+from loadgen.spec.plan import Arrivals, LoadPlan
 
 TIMEOUT_NS = 10_000_000_000
 
@@ -63,3 +67,42 @@ def test_each_bin_has_its_own_percentiles() -> None:
 def test_nothing_sent_gives_no_figures() -> None:
     assert curve_of(log_of([], []), TIMEOUT_NS) is None
     assert timeline_of(log_of([], []), TIMEOUT_NS, 1.0) is None
+
+
+def spike() -> LoadPlan:
+    return LoadPlan(
+        rate_per_s=100.0,
+        duration_s=10.0,
+        seed=1,
+        arrivals=Arrivals(kind="spike", levels=(2.0,), start=0.2, end=0.5),
+    )
+
+
+def test_each_phase_of_a_spike_says_what_was_in_time_and_from_when_on_the_limit_was_kept() -> None:
+    """100/s in time for 2 s, 200/s of which half are late and some refused, 100/s late until 6.5 s."""
+    due = [0.01 * n for n in range(200)] + [2 + 0.005 * n for n in range(600)] + [5 + 0.01 * n for n in range(500)]
+    latency = [5.0] * 200 + [5.0, 80.0] * 300 + [80.0] * 150 + [5.0] * 350
+    refused = tuple(range(200, 260, 2))
+    before, during, after = phases_of(log_of(due, latency, refused), spike(), LatencyLimit(limit_ms=50.0))
+    assert [(one.start_s, one.end_s) for one in (before, during, after)] == [(0, 2), (2, 5), (5, 10)]
+    assert (before.good_per_s, before.kept_after_s, before.p99_ms) == (pytest.approx(100.0), 0.0, 5.0)
+    assert (during.due_per_s, during.good_per_s) == (pytest.approx(200.0), pytest.approx(90.0))
+    assert (during.failures, during.kept_after_s, during.p99_ms) == (30, None, 80.0)
+    assert after.good_per_s == pytest.approx(70.0)
+    assert after.kept_after_s == pytest.approx(1.5, abs=0.05)  # 1 % of what is left may be late
+
+
+def test_only_a_load_that_changes_by_steps_has_phases() -> None:
+    log = log_of([0.01 * n for n in range(1000)], [5.0] * 1000)
+    plan = spike()
+    assert phases_of(log, replace(plan, arrivals=Arrivals()), None) == ()
+    steps = phases_of(log, replace(plan, arrivals=Arrivals(kind="steps", levels=(1.0, 1.0))), None)
+    assert [(one.end_s, one.good_per_s, one.kept_after_s) for one in steps] == [
+        (5.0, None, None),
+        (10.0, None, None),
+    ]
+
+
+def test_a_phase_that_was_not_reached_is_left_out() -> None:
+    stopped = log_of([0.01 * n for n in range(300)], [5.0] * 300)
+    assert [one.start_s for one in phases_of(stopped, spike(), None)] == [0.0, 2.0]
