@@ -17,6 +17,7 @@ CUT_OFF = 8
 TOO_SHORT = 9
 TOO_LONG = 10
 NO_STREAM = 11
+REFUSED = 12
 _OTHER_STATUS = 19
 _OUT_OF = (errno.ENFILE, errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
@@ -45,6 +46,7 @@ NAMES: Mapping[int, str] = {
     TOO_SHORT: "fewer tokens than asked for",
     TOO_LONG: "more tokens than asked for",
     NO_STREAM: "no stream",
+    REFUSED: "refused (--refuse-above)",
     _OTHER_STATUS: "http other",
     **{number: f"http {status}" for status, number in _OF_HTTP.items()},
     **{_GRPC_BASE + number: f"grpc {name}" for number, name in enumerate(_GRPC_NAMES) if number},

@@ -92,6 +92,7 @@ class LoadtestOptions(TypedDict, total=False):
     duration: Duration
     warmup: Duration
     max_in_flight: int
+    refuse_above: int
     concurrency: int
     timeout: Duration
     max_send_lag: Duration

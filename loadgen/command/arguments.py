@@ -140,6 +140,7 @@ def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | Close
             ("--arrivals", options.arrivals),
             ("--trace", options.trace),
             ("--max-in-flight", options.max_in_flight),
+            ("--refuse-above", options.refuse_above),
         ):
             if value is not None:
                 raise BadInput(
@@ -164,6 +165,7 @@ def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | Close
         arrivals=arrivals,
         timeout_s=given_up_s,
         max_in_flight=options.max_in_flight,
+        refuse_above=options.refuse_above,
         most_send_lag_ms=options.most_send_lag_ms,
     )
     return plan, text

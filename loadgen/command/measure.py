@@ -15,7 +15,7 @@ from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog
 from loadgen.records.curves import curve_of, phases_of, timeline_of, token_times_of
 from loadgen.records.formats import format_seconds
-from loadgen.records.record import LoadRecord, LoadTestRecord, MeasurementRecord, PhaseRecord, TargetRecord
+from loadgen.records.record import LoadRecord, LoadTestRecord, MeasurementRecord, TargetRecord
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.sending.prepared import wait_ready
@@ -157,14 +157,6 @@ def _remarks(finding: LoadTestResult) -> tuple[str, ...]:
     return ready if finding.run is None else (*ready, *cold, *finding.run.measurement.remarks)
 
 
-def _phases(order: LoadTest, log: RequestLog, notes: list[str]) -> tuple[PhaseRecord, ...]:
-    plan = order.plan
-    if not isinstance(plan, LoadPlan):
-        return ()
-    strictest = max(order.limits.latency, key=lambda limit: limit.quantile, default=None)
-    return _drawn(lambda: phases_of(log, plan, strictest), notes) or ()
-
-
 _Curve = TypeVar("_Curve")
 
 
@@ -173,6 +165,7 @@ def _figures(order: LoadTest, run: LoadRun, notes: list[str]) -> dict[str, Any]:
     log, confidence = run.log, order.limits.confidence
     timeout_ns = round(order.plan.timeout_s * 1e9)
     duration_s = max(1e-3, run.measurement.duration_s)
+    strictest = max(order.limits.latency, key=lambda limit: limit.quantile, default=None)
     return {
         "measurement": measurement_record(
             run.measurement,
@@ -182,8 +175,8 @@ def _figures(order: LoadTest, run: LoadRun, notes: list[str]) -> dict[str, Any]:
             confidence=confidence,
         ),
         "curve": _drawn(lambda: curve_of(log, timeout_ns), notes),
-        "timeline": _drawn(lambda: timeline_of(log, timeout_ns, duration_s), notes),
-        "phases": _phases(order, log, notes),
+        "timeline": _drawn(lambda: timeline_of(log, timeout_ns, duration_s, strictest), notes),
+        "phases": _drawn(lambda: phases_of(log, order.plan, strictest), notes) or (),
         "token_times": _drawn(lambda: token_times_of(log, timeout_ns, duration_s), notes) or {},
     }
 
@@ -217,6 +210,7 @@ def load_record(order: LoadTest, *, machines: int = 1) -> LoadRecord:
         rate_per_s=plan.rate_per_s if isinstance(plan, LoadPlan) and order.first_rate_known else None,
         concurrency=plan.concurrency if isinstance(plan, ClosedLoopPlan) else None,
         max_in_flight=plan.max_in_flight if isinstance(plan, LoadPlan) else None,
+        refuse_above=plan.refuse_above if isinstance(plan, LoadPlan) else None,
         duration_s=plan.duration_s,
         warmup_s=order.effective_warmup_s,
         timeout_s=plan.timeout_s,

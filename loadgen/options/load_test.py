@@ -52,6 +52,11 @@ class LoadTestOptions:
     max_in_flight: int | None = LOAD(
         "Hold due requests back while this many are unanswered. Their wait counts.", "N"
     )
+    refuse_above: int | None = LOAD(
+        "Refuse due requests while this many are unanswered, as a gateway with such a limit would. They count as "
+        "failed.",
+        "N",
+    )
     concurrency: int | None = LOAD(
         "CLOSED LOOP instead of a rate: this many users, who wait for each response. Its p99 is not that of "
         "independent users.",

@@ -13,7 +13,7 @@ from loadgen.measurement.request_log import RequestLog, percentiles_ns
 from loadgen.measurement.streams import time_of
 from loadgen.records.record import CurveRecord, PhaseRecord, TimelineRecord, TokenTimesRecord
 from loadgen.spec.limits import LatencyLimit, Measure, StreamLimit
-from loadgen.spec.plan import LoadPlan
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.traffic.arrivals import rate_profile
 
 _NS_PER_MS = 1e6
@@ -37,7 +37,9 @@ def curve_of(log: RequestLog, timeout_ns: int) -> CurveRecord | None:
     return CurveRecord(quantile=tuple(shares), latency_ms=tuple(ns / _NS_PER_MS for ns in latencies_ns))
 
 
-def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> TimelineRecord | None:
+def timeline_of(
+    log: RequestLog, timeout_ns: int, duration_s: float, limit: LatencyLimit | None = None
+) -> TimelineRecord | None:
     """Return the run in equal bins, wide enough for useful percentiles; None if nothing was sent."""
     if not len(log):
         return None
@@ -52,6 +54,9 @@ def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> Timeline
         bin_s=bin_s,
         start_s=tuple(round(number * bin_s, 6) for number in range(bins)),
         due_per_s=tuple(len(part) / float(width) for part, width in zip(parts, widths, strict=True)),
+        good_per_s=()
+        if limit is None
+        else tuple(_in_time(part, limit) / float(width) for part, width in zip(parts, widths, strict=True)),
         failures=tuple(int(np.count_nonzero(part.outcome)) for part in parts),
         p50_ms=p50,
         p99_ms=p99,
@@ -59,9 +64,15 @@ def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> Timeline
     )
 
 
-def phases_of(log: RequestLog, plan: LoadPlan, limit: LatencyLimit | None) -> tuple[PhaseRecord, ...]:
+def _in_time(log: RequestLog, limit: LatencyLimit) -> int:
+    return int(np.count_nonzero(log.judged_by(limit).latency_failures_last_ns <= limit.limit_ns))
+
+
+def phases_of(
+    log: RequestLog, plan: LoadPlan | ClosedLoopPlan, limit: LatencyLimit | None
+) -> tuple[PhaseRecord, ...]:
     """Return what became of the requests of each step, or before, in and after a spike; `limit` None: no limit."""
-    if plan.arrivals.kind not in ("steps", "spike"):
+    if not isinstance(plan, LoadPlan) or plan.arrivals.kind not in ("steps", "spike"):
         return ()
     edges_s, _ = rate_profile(plan)
     return tuple(
@@ -76,7 +87,7 @@ def _phase(due: RequestLog, start_s: float, end_s: float, limit: LatencyLimit | 
     good_per_s = kept_after_s = None
     if limit is not None:
         late = due.judged_by(limit).latency_failures_last_ns > limit.limit_ns
-        good_per_s = float(np.count_nonzero(~late)) / (end_s - start_s)
+        good_per_s = _in_time(due, limit) / (end_s - start_s)
         # Each request with those after it, if they are enough to tell: the first with few enough late among them.
         left = np.arange(len(late), 0, -1)
         few = np.cumsum(late[::-1])[::-1] <= limit.allowed * left

@@ -88,6 +88,7 @@ def load_in_words(load: LoadRecord) -> str:
     if load.rate_per_s is None:
         return f"searching for the highest rate, {load.arrivals}, {format_seconds(load.duration_s)} of load"
     cap = f", at most {load.max_in_flight} in flight" if load.max_in_flight else ""
+    cap += f", refused above {load.refuse_above} in flight" if load.refuse_above else ""
     return f"{format_rate(load.rate_per_s)} requests/s, {load.arrivals}{cap}, {format_seconds(load.duration_s)}"
 
 

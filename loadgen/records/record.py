@@ -44,6 +44,7 @@ class LoadRecord(FiniteModel):
     rate_per_s: float | None = Field(description="null: closed loop.")
     concurrency: int | None
     max_in_flight: int | None
+    refuse_above: int | None = Field(default=None, description="Refused while so many were unanswered.")
     duration_s: float
     warmup_s: float
     timeout_s: float
@@ -190,6 +191,9 @@ class TimelineRecord(FiniteModel):
     bin_s: float
     start_s: tuple[float, ...]
     due_per_s: tuple[float, ...]
+    good_per_s: tuple[float, ...] = Field(
+        default=(), description="Answered within the limit; empty: there was none."
+    )
     failures: tuple[int, ...]
     p50_ms: tuple[float | None, ...]
     p99_ms: tuple[float | None, ...]

@@ -160,14 +160,22 @@ def _timeline(kind: str, line: TimelineRecord | None, limits: list[Data], *, rat
             "middle": start + line.bin_s / 2,
             "end": start + line.bin_s,
             "rate": due,
+            "good": good,
             "failures": failed,
             **{
                 name: None if ms is None else max(ms, _LEAST_MS)
                 for name, ms in (("p50", p50), ("p99", p99), ("slowest", slowest))
             },
         }
-        for start, due, failed, p50, p99, slowest in zip(
-            line.start_s, line.due_per_s, line.failures, line.p50_ms, line.p99_ms, line.max_ms, strict=True
+        for start, due, good, failed, p50, p99, slowest in zip(
+            line.start_s,
+            line.due_per_s,
+            line.good_per_s or (None,) * len(line.start_s),
+            line.failures,
+            line.p50_ms,
+            line.p99_ms,
+            line.max_ms,
+            strict=True,
         )
     ]
     end = line.start_s[-1] + line.bin_s

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from loadgen.sending.request_table import LogTable
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
-from loadgen.status import OK, TIMED_OUT
+from loadgen.status import OK, REFUSED, TIMED_OUT
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.wire.load_wire import Wire
 from loadgen.wire.poller import Poller
@@ -53,6 +53,7 @@ class Shard:
     limit_ms: float | None
     duration_s: float
     max_in_flight: int | None = None
+    refuse_above: int | None = None
     concurrency: int | None = None
 
     @property
@@ -61,18 +62,22 @@ class Shard:
         if self.concurrency is not None:
             return self.concurrency
         expected = 1.5 * (self.rate_per_s or 0.0) * (self.limit_ms or 50.0) / 1e3
-        most = min(self.max_in_flight or _CONNECTIONS_AHEAD_MAX, _CONNECTIONS_AHEAD_MAX)
+        cap = self.max_in_flight or self.refuse_above or _CONNECTIONS_AHEAD_MAX
+        most = min(cap, _CONNECTIONS_AHEAD_MAX)
         return min(4 + math.ceil(expected), most)
 
 
 def shard_of(plan: LoadPlan | ClosedLoopPlan, part: int, parts: int, *, limit_ms: float | None) -> Shard:
     """Return the shard `part` of `parts` of a plan."""
-    rate_per_s = cap = concurrency = None
+    rate_per_s = cap = refuse_above = concurrency = None
     if isinstance(plan, ClosedLoopPlan):
         concurrency = (plan.concurrency + part) // parts
     else:
         rate_per_s = peak_rate_per_s(plan) / parts
-        cap = None if plan.max_in_flight is None else max(1, (plan.max_in_flight + part) // parts)
+        cap, refuse_above = (
+            None if most is None else max(1, (most + part) // parts)
+            for most in (plan.max_in_flight, plan.refuse_above)
+        )
     return Shard(
         part=part,
         parts=parts,
@@ -81,6 +86,7 @@ def shard_of(plan: LoadPlan | ClosedLoopPlan, part: int, parts: int, *, limit_ms
         limit_ms=limit_ms,
         duration_s=plan.duration_s,
         max_in_flight=cap,
+        refuse_above=refuse_above,
         concurrency=concurrency,
     )
 
@@ -113,7 +119,9 @@ class SendLoop:
         self._clock = clock.monotonic_ns
         self._wall_clock = clock
         self._cap = shard.max_in_flight or NEVER_NS
-        self._may_be_patient = shard.max_in_flight is None  # else the next request waits for a response
+        self._refuse_above = shard.refuse_above or NEVER_NS
+        capped = shard.max_in_flight or shard.refuse_above
+        self._may_be_patient = not capped  # else what comes of the next request depends on a response
         self._stamped = False  # the kernel recorded the time of the last response
         self._relaxed = False  # responses may stay in the kernel until `read_by_ns`
         self._next_row = 0
@@ -185,7 +193,9 @@ class SendLoop:
             row = self._next_row
             self._next_row = row + 1
             self._sent[row] = now or 1
-            if not self._wire.send(row):
+            if len(self._wire.in_flight) >= self._refuse_above:
+                self.finished(row, REFUSED, 0)
+            elif not self._wire.send(row):
                 self._relaxed = False
             self._set_due()
             now = self._clock() - self._origin_ns

@@ -101,6 +101,7 @@ class LoadPlan:
     The same plan gives the same send times on every machine. `timeout_s` is counted from the scheduled
     time; a request that runs into it has failed, at the limit or later, and is never dropped.
     `max_in_flight` holds due requests back while this many are unanswered; the time they wait counts.
+    `refuse_above` refuses them instead, as a gateway with such a limit would; they have failed.
     `most_send_lag_ms` is the highest p99 of the send lag at which the run measures the server, not the client;
     None: 1 ms, or 5 % of the limit. After the duration the load goes on until all requests of the duration have
     ended, `tail_s` at most, and these requests are not measured.
@@ -112,6 +113,7 @@ class LoadPlan:
     arrivals: Arrivals = field(default_factory=Arrivals)
     timeout_s: float = 10.0
     max_in_flight: int | None = None
+    refuse_above: int | None = None
     most_send_lag_ms: float | None = None
     tail_s: float = 0.0
 
@@ -122,10 +124,12 @@ class LoadPlan:
                 f"Use more than 0 and at most {MAX_RATE_PER_S:.0f}."
             )
         _check_times_of_plan(self.duration_s, self.timeout_s, self.seed)
-        if self.max_in_flight is not None and self.max_in_flight < 1:
-            raise PlanError(
-                f"max_in_flight {self.max_in_flight} lets no request leave.\nUse 1 or more, or None for no cap."
-            )
+        for name in ("max_in_flight", "refuse_above"):
+            most = getattr(self, name)
+            if most is not None and most < 1:
+                raise PlanError(f"{name} {most} lets no request leave.\nUse 1 or more, or None for no cap.")
+        if self.max_in_flight is not None and self.refuse_above is not None:
+            raise PlanError("what is held back (max_in_flight) is not refused (refuse_above).\nUse one of them.")
 
     @property
     def expected_requests(self) -> float:

@@ -287,14 +287,15 @@ const draw = {
   },
 
   timeline({ bins, end, limits, rated }, width) {
-    const rates = domain(bins.map((d) => d.rate));
+    const limited = bins.some((d) => d.good !== null);
+    const rates = domain([...(limited ? [0] : []), ...bins.map((d) => d.rate)]);
     // Each line is broader than those drawn over it: with few requests they are equal, and all are to be seen.
     const lines = [["slowest", "var(--broad)", 7, "bar"], ["p99", "var(--baseline)", 3.2, "line"], ["p50", "var(--winner)", 1.4, "line"]];
     const y = logDomain([...bins.flatMap((d) => [d.p50, d.slowest]), ...limits.map((d) => d.ms)]);
     const failed = bins.filter((d) => d.failures);
     const x = { label: "seconds →", domain: [bins[0].start, end], ticks: xTicks(width) };
     const pointed = (more) => Plot.pointerX({ x: "middle", maxRadius: 60, ...more });
-    const title = (d) => `${short(d.start)} s: ${short(d.rate)} requests/s` + (d.p50 === null ? "" :
+    const title = (d) => `${short(d.start)} s: ${short(d.rate)} requests/s` + (d.good === null ? "" : `, ${short(d.good)}/s in time`) + (d.p50 === null ? "" :
       `\np50 ${short(d.p50)}, p99 ${short(d.p99)}, slowest ${short(d.slowest)} ms`) + (d.failures ? `\n${d.failures} failed` : "");
     const latency = Plot.plot(base(width, 320, {
       ariaLabel: "Latency over time", x: { ...x, label: rated ? null : x.label }, y: { type: "log", domain: y, axis: null },
@@ -310,11 +311,12 @@ const draw = {
         Plot.tip(bins, pointed({ y: "slowest", title, fill: "var(--panel)" })),
       ],
     }));
-    const steps = bins.flatMap((d) => [{ s: d.start, rate: d.rate }, { s: d.end, rate: d.rate }]);
+    const steps = bins.flatMap((d) => [{ s: d.start, ...d }, { s: d.end, ...d }]);
     const rate = Plot.plot(base(width, 170, {
-      ariaLabel: "Requests due per second", x, y: { label: "↑ requests/s due", domain: rates, tickFormat: short, ticks: 4 },
+      ariaLabel: "Requests due per second", x, y: { label: "↑ requests/s due" + (limited ? ", and answered in time (filled)" : ""), domain: rates, tickFormat: short, ticks: 4 },
       marks: [
         Plot.gridY({ ticks: 4, ...GRID }),
+        ...(limited ? [Plot.areaY(steps, { x: "s", y1: 0, y2: "good", fill: "var(--winner)", fillOpacity: 0.25 })] : []),
         Plot.lineY(steps, { x: "s", y: "rate", stroke: "var(--winner)", strokeWidth: 1.8 }),
       ],
     }));

@@ -140,6 +140,8 @@ def test_a_worker_uses_its_certificate_for_the_server_of_the_test_only() -> None
         ({"format": "xml"}, "--format"),
         ({"concurrency": 4}, "--rate"),
         ({"rate": None, "concurrency": 4, "max_in_flight": 2}, "--max-in-flight"),
+        ({"rate": None, "concurrency": 4, "refuse_above": 2}, "--refuse-above"),
+        ({"max_in_flight": 4, "refuse_above": 4}, "refuse_above"),
         ({"find_max": True, "p99": "50ms", "arrivals": "ramp:from=0.5,to=2"}, "stays the same"),
         ({"find_max": True, "p99": "50ms", "accept_observed": True}, "--accept-observed"),
     ],

@@ -62,6 +62,11 @@ def test_each_bin_has_its_own_percentiles() -> None:
         assert line.p50_ms[found] == sorted(of_bin)[19]
         assert line.p99_ms[found] == line.max_ms[found] == max(of_bin)
     assert line.due_per_s == pytest.approx((200.0,) * 10)
+    limited = timeline_of(log, TIMEOUT_NS, 2.0, LatencyLimit(limit_ms=100.0))
+    in_time = sum(each <= 100 for each in latency), sum(10 * each <= 100 for each in latency)
+    halves = sum(limited.good_per_s[:5]) * 0.2, sum(limited.good_per_s[5:]) * 0.2
+    assert halves == pytest.approx(in_time)
+    assert line.good_per_s == ()
 
 
 def test_nothing_sent_gives_no_figures() -> None:

@@ -9,7 +9,7 @@ from virtual_server import BEGIN_NS, MS, VirtualServer
 
 from loadgen.sending.request_table import LogTable, own_table
 from loadgen.sending.send_loop import ClosedLoop, SendLoop, Shard
-from loadgen.status import CLOSED, OK, TIMED_OUT
+from loadgen.status import CLOSED, OK, REFUSED, TIMED_OUT
 from loadgen.wire.poller import Poller
 
 NEVER_NS = 1 << 60
@@ -74,6 +74,18 @@ def test_a_cap_holds_requests_back_until_an_answer_came() -> None:
     assert server.most_in_flight == 2
     assert server.longest_unread_ns == 0, "an answer lets the next request go: it is read at once"
     assert (table.sent_ns[2:] == np.maximum(table.done_ns[:-2], table.scheduled_ns[2:])).all()
+
+
+def test_what_is_due_above_the_most_in_flight_is_refused_at_once() -> None:
+    """29 ms each, two at a time, due every 10 ms: the third is refused, the fourth sent as the first has ended."""
+    server = VirtualServer(lambda row: 29 * MS)
+    table = sent(server, np.arange(12) * 10.0, refuse_above=2)
+    assert server.most_in_flight == 2
+    refused = np.arange(12) % 3 == 2
+    assert table.outcome.tolist() == [REFUSED if one else OK for one in refused]
+    assert (table.sent_ns[1:] == table.scheduled_ns[1:]).all(), "nothing is held back"
+    assert (table.done_ns == table.sent_ns)[refused].all()
+    assert server.longest_unread_ns == 0, "an answer decides what comes of the next request: it is read at once"
 
 
 def test_a_time_out_counts_from_each_requests_own_time() -> None:

@@ -23,6 +23,7 @@ def plan(**changes: Any) -> LoadPlan:
         (plan, {"timeout_s": 0}, "time-out of 0"),
         (plan, {"seed": -1}, "seed -1"),
         (plan, {"max_in_flight": 0}, "max_in_flight 0"),
+        (plan, {"refuse_above": 0}, "refuse_above 0"),
         (ClosedLoopPlan, {"concurrency": 0, "duration_s": 1}, "concurrency 0"),
         (ClosedLoopPlan, {"concurrency": 1, "duration_s": 0}, "load of 0 s"),
         (Arrivals, {"kind": "uniform"}, "'uniform'"),
