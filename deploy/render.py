@@ -15,7 +15,7 @@ from deploy.dashboard import render_dashboard
 from deploy.images import base_image
 from deploy.plan import Plan
 from deploy.quoting import FILTERS, plain, prose
-from deploy.scaling import HPA_SYNC_S, HPA_TOLERANCE, RATE_WINDOW_S, SCRAPE_INTERVAL_S
+from deploy.scaling import HPA_SYNC_S, HPA_TOLERANCE, RATE_WINDOW_S, SCRAPE_INTERVAL_S, most_in_flight
 from deploy.smoke import FILES_FOLDER, check_for
 from loadgen.records.formats import format_dollars, format_percent, format_rate, format_seconds
 from loadgen.spec.limits import quantile_option
@@ -185,6 +185,7 @@ def _figures(plan: Plan) -> dict[str, str]:
         "rate": format_rate(scaling.traffic.rate_per_s),
         "target": format_rate(scaling.target_rate_per_s),
         "scaling_words": _scaling_words(plan),
+        "most_in_flight": str(most_in_flight(certificate.rate_per_s, found.slo.first.limit_ms / 1e3)),
         "machine": f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB{gpus}",
     }
 

@@ -85,6 +85,15 @@ class Scaling:
         return 1 + self.traffic.growth_per_s2 * self.reaction_s / self.traffic.rate_per_s
 
 
+def most_in_flight(rate_per_s: float, limit_s: float) -> int:
+    """Return how many requests in flight a replica answers within the limit, at its certified rate, and one more.
+
+    By Little's law so many take the limit. The one more is for replicas with very few in flight, which would
+    refuse requests at their certified rate.
+    """
+    return math.ceil(rate_per_s * limit_s) + 1
+
+
 def start_of(given_s: float | None, measured_s: float | None) -> tuple[float, StartSource]:
     """Return the time in which a replica starts: the given one, else the measured or the assumed one."""
     if given_s is not None:
