@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +36,6 @@ from search.trials import events
 from search.trials.events import OnEvent
 from search.trials.trial import Trial
 
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
 PRODUCT_SIZE = {"cpu": 768, "gpu": 8192}
 COPIED_ELEMENTS = {"cpu": 2**24, "gpu": 2**28}
 OPSET, IR_VERSION = 17, 8
@@ -59,37 +56,29 @@ def _measured_ceilings(execution: Execution) -> CeilingsRecord:
 
 def _product(folder: Path, size: int, precision: str, device: str) -> tuple[Path, Tensors]:
     """Write a square matrix product in the types that an engine of this precision multiplies on this device."""
-    from onnx import TensorProto, helper
-
-    shape = (size, size)
+    shape = f"[{size}, {size}]"
     if precision == "int8":
-        feed: Tensors = {"a": np.ones(shape, np.uint8), "b": np.ones(shape, np.int8)}
-        node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
-        types = (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32)
+        left, right = np.ones((size, size), np.uint8), np.ones((size, size), np.int8)
+        text = f"(uint8{shape} a, int8{shape} b) => (int32{shape} y) {{ y = MatMulInteger(a, b) }}"
     else:
         half = device == "gpu" and precision in {"fp16", "bf16", "fp8"}  # equally fast on a GPU; CPUs use fp32
-        dtype, kind = (np.float16, TensorProto.FLOAT16) if half else (np.float32, TensorProto.FLOAT)
-        feed = {"a": np.ones(shape, dtype), "b": np.ones(shape, dtype)}
-        node, types = helper.make_node("MatMul", ["a", "b"], ["y"]), (kind, kind, kind)
-    return _written(folder / "product.onnx", node, types, shape), feed
+        kind = "float16" if half else "float"
+        left = right = np.ones((size, size), np.float16 if half else np.float32)
+        text = f"({kind}{shape} a, {kind}{shape} b) => ({kind}{shape} y) {{ y = MatMul(a, b) }}"
+    return _written(folder / "product.onnx", text), {"a": left, "b": right}
 
 
 def _copy(folder: Path, elements: int) -> tuple[Path, Tensors]:
-    from onnx import TensorProto, helper
-
-    node, types = helper.make_node("Relu", ["x"], ["y"]), [TensorProto.FLOAT] * 2
-    return _written(folder / "copy.onnx", node, types, (elements,)), {"x": np.ones(elements, np.float32)}
+    text = f"(float[{elements}] x) => (float[{elements}] y) {{ y = Relu(x) }}"
+    return _written(folder / "copy.onnx", text), {"x": np.ones(elements, np.float32)}
 
 
-def _written(path: Path, node: NodeProto, types: Sequence[int], shape: tuple[int, ...]) -> Path:
-    """Write a model of one node, whose inputs and output have these types and this shape."""
-    from onnx import helper, save
+def _written(path: Path, graph: str) -> Path:
+    """Write the model of a graph in ONNX's own text format."""
+    import onnx
 
-    named = zip((*node.input, *node.output), types, strict=True)
-    values = [helper.make_tensor_value_info(name, kind, shape) for name, kind in named]
-    graph = helper.make_graph([node], path.stem, values[:-1], values[-1:])
-    opsets = [helper.make_opsetid("", OPSET)]
-    save(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)
+    header = f'<ir_version: {IR_VERSION}, opset_import: ["": {OPSET}]>'
+    onnx.save(onnx.parser.parse_model(f"{header} {path.stem} {graph}"), path)
     return path
 
 
