@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, TypeVar
@@ -169,18 +169,15 @@ def _end_of_last_line(file: BinaryIO, end: int) -> int:
     return 0
 
 
-def whole_lines(path: Path) -> Iterator[str]:
-    """Yield the complete lines of a file; a last one without a line break was cut short and is left out.
+def whole_lines(path: Path) -> list[str]:
+    """Return the complete lines of a file; a last one without a line break was cut short and is left out.
 
     Raises OSError, and UnicodeDecodeError if it is not UTF-8.
     """
     try:
-        data = path.read_bytes()
+        return [line.decode() for line in path.read_bytes().split(b"\n")[:-1]]
     except FileNotFoundError:
-        return
-    *lines, _ = data.split(b"\n")
-    for line in lines:
-        yield line.decode("utf-8")
+        return []
 
 
 def read_records(path: Path, kind: type[AnyRecord], *, what: str) -> tuple[AnyRecord, ...]:
@@ -189,7 +186,7 @@ def read_records(path: Path, kind: type[AnyRecord], *, what: str) -> tuple[AnyRe
     `what` names one of them in messages. Raises BadInput if the file cannot be read, or a line is not a record.
     """
     try:
-        lines = list(whole_lines(path))
+        lines = whole_lines(path)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
     except UnicodeDecodeError as error:
