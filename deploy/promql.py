@@ -53,17 +53,12 @@ def over_limit_steps(quantile: float) -> tuple[tuple[str, float], ...]:
     return tuple((f"{share:.6g}", round(1 - share, 9)) for share in shares if share < 1)
 
 
-def summary_quantiles(quantile: float, *further: float) -> tuple[float, ...]:
-    """Return the quantiles that Triton must report, ascending: for all limits and the first one's budget."""
-    steps = {at for _, at in over_limit_steps(quantile)}
-    return tuple(sorted(steps | set(SHOWN_QUANTILES) | {quantile, *further}))
-
-
 def summary_option(quantile: float, *further: float) -> str:
-    """Return the value of Triton's `--metrics-config summary_quantiles=`."""
+    """Return the value of Triton's `--metrics-config summary_quantiles=`: all limits, and the first's budget."""
+    steps = (at for _, at in over_limit_steps(quantile))
     pairs = (
         f"{at:g}:{next(error for below, error in SUMMARY_ERRORS if at < below):g}"
-        for at in summary_quantiles(quantile, *further)
+        for at in sorted({*steps, *SHOWN_QUANTILES, quantile, *further})
     )
     return ",".join(pairs)
 
