@@ -38,7 +38,7 @@ def key_of_factory(
     Other files that the factory reads are not in it, so what is found under the key has to be checked.
     """
     return {
-        "state": _digest_of_state(module),
+        "state": _digest(_state(module)),
         "settings": _digest(_settings(module)),
         "inputs": [[name, str(value.dtype), list(value.shape)] for name, value in example.items()],
         "by_name": by_name,
@@ -49,7 +49,7 @@ def key_of_factory(
     }
 
 
-def _digest(parts: Iterable[bytes]) -> str:
+def _digest(parts: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(b"%d " % len(part))
@@ -57,17 +57,15 @@ def _digest(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _digest_of_state(module: torch.nn.Module) -> str:
-    """Return a hash of all parameters and buffers, also those that no state dict has."""
+def _state(module: torch.nn.Module) -> Iterator[bytes | memoryview]:
+    """Yield all parameters and buffers, also those that no state dict has."""
     import torch
 
-    digest = hashlib.sha256()
     for name, value in (*module.named_parameters(), *module.named_buffers()):
-        digest.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        yield f"{name} {value.dtype} {tuple(value.shape)}".encode()
         flat = value.detach().cpu().contiguous().flatten()
         if flat.numel():
-            digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+            yield flat.view(torch.uint8).numpy().data
 
 
 def _settings(module: torch.nn.Module) -> Iterator[bytes]:
