@@ -23,8 +23,8 @@ from typing import Any
 
 from lib.instant_load import TIMEOUT_S, send
 
-from loadgen.measurement.request_log import ClientUse, RequestLog
-from loadgen.measurement.result import measurement_of
+from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.result import ShardResult, measurement_of
 from loadgen.sending.request_table import LogTable, create_table_fd
 from loadgen.spec.limits import LatencyLimit, Limits
 from loadgen.spec.plan import Arrivals, LoadPlan
@@ -32,7 +32,10 @@ from loadgen.statistics.checks import judge
 from loadgen.traffic.arrivals import schedule
 
 LIMITS = Limits(latency=(LatencyLimit(quantile=0.99, limit_ms=50),))
-CLIENT = ClientUse(cpu_share=0.1, cpu_s=1.0, bytes_sent=1, bytes_received=1, connections_opened=0)
+PROCESS = ShardResult(
+    rows=0, overloaded=False, wall_s=10.0, cpu_s=1.0, bytes_sent=1, bytes_received=1, connections_opened=0,
+    error_example=None,
+)  # fmt: skip
 
 Result = dict[str, Any]
 
@@ -69,7 +72,7 @@ def figures(log: RequestLog, plan: LoadPlan) -> Result:
     """Return the cost of the figures and of the verdict."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     before, started = peak_bytes(), time.monotonic()
-    measured, checks = measurement_of(log, plan, client=CLIENT), judge(log, LIMITS)
+    measured, checks = measurement_of(log, plan, [PROCESS]), judge(log, LIMITS)
     return {
         "figures_s": round(time.monotonic() - started, 2),
         "figures_bytes_per_request": round((peak_bytes() - before) / len(log), 1),

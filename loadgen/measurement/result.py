@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measurement.addresses import AddressUse, Histogram, address_remarks, uses_of
+from loadgen.measurement.addresses import Histogram, address_remarks, uses_of
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.other_runs import and_others
 from loadgen.measurement.request_log import ClientUse, Measurement, RequestLog, errors_by_kind, percentiles_ns
@@ -59,30 +59,14 @@ _CHECKS = 2
 """We send at most this many requests outside the load; the server may count them with it."""
 
 
-def circumstances_of(results: Sequence[ShardResult], remarks: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Combine the results of the processes, at least one, that sent a load, for `measurement_of`."""
-    client = ClientUse(
+def _client_use(results: Sequence[ShardResult]) -> ClientUse:
+    return ClientUse(
         cpu_share=max(result.cpu_s / result.wall_s if result.wall_s else 0.0 for result in results),
         cpu_s=sum(result.cpu_s for result in results),
         **{name: sum(getattr(result, name) for result in results) for name in COUNTED},
         slow_link=_slow_link(results),
         beside=tuple(dict.fromkeys(run for result in results for run in result.beside)),
     )
-    addresses = uses_of(result.addresses for result in results)
-    in_front: Counter[str] = Counter()
-    for result in results:
-        in_front.update(result.in_front)
-    return {
-        "client": client,
-        "remarks": (
-            *remarks,
-            *address_remarks(addresses),
-            *_connection_remarks(sum(result.rows for result in results), client),
-        ),
-        "error_example": next((result.error_example for result in results if result.error_example), None),
-        "addresses": addresses,
-        "in_front": in_words(in_front),
-    }
 
 
 def _slow_link(results: Sequence[ShardResult]) -> str:
@@ -119,18 +103,22 @@ def _connection_remarks(requests: int, client: ClientUse) -> tuple[str, ...]:
 def measurement_of(
     log: RequestLog,
     plan: LoadPlan | ClosedLoopPlan,
+    results: Sequence[ShardResult],
     *,
-    client: ClientUse,
     limit_ms: float | None = None,
     server: ServerTimings | None = None,
     gpu: GpuUse | None = None,
     remarks: tuple[str, ...] = (),
-    error_example: str | None = None,
     stopped: bool = False,
-    addresses: tuple[AddressUse, ...] = (),
-    in_front: tuple[str, ...] = (),
 ) -> Measurement:
-    """Return all figures of a run. The rates of one that `stopped` before its end count up to the last send."""
+    """Return all figures of a run, with the `results` of the processes, at least one, that sent it.
+
+    The rates of one that `stopped` before its end count up to the last send.
+    """
+    client, addresses = _client_use(results), uses_of(result.addresses for result in results)
+    in_front = sum((Counter(result.in_front) for result in results), Counter[str]())
+    example = next((result.error_example for result in results if result.error_example), None)
+    rows = sum(result.rows for result in results)
     n, timeout_ns = len(log), round(plan.timeout_s * 1e9)
     latency: dict[str, Any] = dict(zip(_FIGURES, _in_ms(log.latency_charged_ns(timeout_ns)), strict=True))
     lag = _lag_ms(log, plan)
@@ -152,14 +140,19 @@ def measurement_of(
         achieved_rate_per_s=n / duration_s if duration_s > 0 else math.nan,
         duration_s=duration_s,
         errors=errors,
-        error_example=error_example or _lost_text(n, errors, server),
+        error_example=example or _lost_text(n, errors, server),
         client=client,
         server=server,
         gpu=gpu,
         problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
-        remarks=(*remarks, *(() if streams is None else streams.remarks)),
+        remarks=(
+            *remarks,
+            *address_remarks(addresses),
+            *_connection_remarks(rows, client),
+            *(() if streams is None else streams.remarks),
+        ),
         addresses=addresses,
-        in_front=(*in_front, *by_the_cache(server), *(() if streams is None else streams.in_front)),
+        in_front=(*in_words(in_front), *by_the_cache(server), *(() if streams is None else streams.in_front)),
         streams=streams,
     )
 

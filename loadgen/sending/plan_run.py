@@ -11,7 +11,7 @@ import numpy as np
 
 from loadgen.measurement.gpu import GpuSampler, ReadSample
 from loadgen.measurement.request_log import Measurement, RequestLog
-from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
+from loadgen.measurement.result import ShardResult, measurement_of
 from loadgen.measurement.server_stats import cold_text, stand_still, statistics_remarks, timings_between
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target, stranger_text
@@ -118,11 +118,12 @@ class PlanRun:
         measurement = measurement_of(
             log,
             self.job.plan,
+            workers.results,
             limit_ms=self.job.limit_ms,
             server=server,
             gpu=gpu.use,
+            remarks=(*notes, *statistics_remarks(before, after), *cold_remarks),
             stopped=self._stopped is not None,
-            **circumstances_of(workers.results, (*notes, *statistics_remarks(before, after), *cold_remarks)),
         )
         in_front = (*_uncounted(measurement, still=stand_still(before, after)), *measurement.in_front)
         measurement = replace(

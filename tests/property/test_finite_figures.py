@@ -16,7 +16,7 @@ from loadgen.command.arguments import order_from_options
 from loadgen.command.measure import record_of
 from loadgen.command.verdict import LoadTestResult
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.result import circumstances_of, measurement_of
+from loadgen.measurement.result import measurement_of
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.formats import UNKNOWN, format_ms, format_percent, format_rate, format_seconds, format_size
@@ -66,8 +66,8 @@ def logs(draw: st.DrawFn) -> RequestLog:
 
 def record_for(order: LoadTest, log: RequestLog, *, stopped: bool, wall_s: float) -> LoadTestRecord:
     shard = shard_result(wall_s=wall_s, cpu_s=wall_s / 10)
-    limit_ms, circumstances = order.limits.strictest_ms, circumstances_of([shard])
-    measurement = measurement_of(log, order.plan, limit_ms=limit_ms, stopped=stopped, **circumstances)
+    limit_ms = order.limits.strictest_ms
+    measurement = measurement_of(log, order.plan, [shard], limit_ms=limit_ms, stopped=stopped)
     run = LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)
     checks = judge(log, order.limits)
     return record_of(order, LoadTestResult(run=run, checks=checks), notes=(), started_at=datetime.now(UTC))

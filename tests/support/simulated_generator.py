@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from load_records import shard_result
 from numpy.typing import NDArray
 
 from loadgen.errors import TargetRefused, TargetUnreachable
-from loadgen.measurement.request_log import ClientUse, RequestLog
+from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import measurement_of
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.sending.generator import Generator
@@ -76,14 +77,13 @@ class SimulatedGenerator(Generator):
         measurement = measurement_of(
             log,
             plan,
-            client=ClientUse(cpu_share=0.1, cpu_s=0.1, bytes_sent=0, bytes_received=0, connections_opened=1),
+            [shard_result(error_example=f"http 503: you sent {dict(target.headers)}" if self.failing else None)],
             limit_ms=limit_ms,
-            error_example=f"http 503: you sent {dict(target.headers)}" if self.failing else None,
             stopped=stopped,
-            in_front=self.in_front,
             server=self.server,
         )
-        measurement = replace(measurement, cold="new shapes" if cold else "")
+        in_front = (*self.in_front, *measurement.in_front)
+        measurement = replace(measurement, cold="new shapes" if cold else "", in_front=in_front)
         return LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)
 
     def _log(self, plan: LoadPlan | ClosedLoopPlan) -> RequestLog:

@@ -14,7 +14,7 @@ from strange_servers import Strange, serving
 
 from loadgen.errors import LoadError
 from loadgen.measurement.request_log import Measurement
-from loadgen.measurement.result import circumstances_of, measurement_of
+from loadgen.measurement.result import measurement_of
 from loadgen.measurement.server_stats import read_statistics, statistics_remarks, timings_between
 from loadgen.records.record import LoadTestRecord
 from loadgen.sending.prepared import PreparedTarget
@@ -57,9 +57,8 @@ def measured(target: Target) -> Measurement:
         prepared.close()
         poller.close()
     after = read_statistics(target)
-    circumstances = circumstances_of([result], statistics_remarks(before, after))
-    server = timings_between(before, after)
-    return measurement_of(table.finished(result.rows), PLAN, server=server, **circumstances)
+    remarks, server = statistics_remarks(before, after), timings_between(before, after)
+    return measurement_of(table.finished(result.rows), PLAN, [result], server=server, remarks=remarks)
 
 
 def of_all_kinds(strange: list[Strange]) -> list[object]:

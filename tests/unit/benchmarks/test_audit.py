@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from load_records import no_rows
+from load_records import no_rows, shard_result
 from recommendations import contention
 
 from loadgen.spec.limits import LatencyLimit
@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from audit import audited_run, exit_code
 from lib.audits import answer_of, audited_log, summary
 
-from loadgen.measurement.request_log import ClientUse, RequestLog
+from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import measurement_of
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import LoadPlan
@@ -87,8 +87,7 @@ def test_an_audit_takes_its_answer_from_what_its_run_measured(
     log = log_of([1000.0] * 200 + [latency_ms] * 800)
     log = replace(log, sent_ns=log.scheduled_ns + round(lag_ms * 1e6))
     plan = LoadPlan(rate_per_s=100.0, duration_s=10.0, seed=0)
-    client = ClientUse(cpu_share=0.1, cpu_s=1.0, bytes_sent=1, bytes_received=1, connections_opened=1)
-    run = LoadRun(log=log, measurement=measurement_of(log, plan, client=client), stopped=None)
+    run = LoadRun(log=log, measurement=measurement_of(log, plan, [shard_result()]), stopped=None)
     found = audited_run(run, SLO, contention(disturbed_s, of_s=10.0), 8.0)
     assert found["answer"] == answer
     assert found["requests"] == 800

@@ -17,8 +17,7 @@ CODE = """
 import re
 from pathlib import Path
 import numpy as np
-from load_records import record
-from loadgen.measurement.request_log import ClientUse
+from load_records import record, shard_result
 from loadgen.measurement.result import measurement_of
 from loadgen.records.curves import curve_of, timeline_of
 from loadgen.reports.write import failures_csv, history_csv, stats_csv
@@ -32,7 +31,6 @@ def peak_bytes():  # of this program alone: ru_maxrss would begin with what the 
 
 plan = LoadPlan(rate_per_s=10_000, duration_s=400, seed=1, max_in_flight=10_000)
 limits = Limits(latency=(LatencyLimit(quantile=0.99, limit_ms=50),), max_error_ratio=0.01)
-client = ClientUse(cpu_share=0.1, cpu_s=1.0, bytes_sent=1, bytes_received=1, connections_opened=0)
 draw = np.random.default_rng(1)
 some_ns, failed = draw.exponential(5e6, 100_000).astype(np.int64), draw.random(100_000) < 0.002
 before = peak_bytes()
@@ -44,7 +42,7 @@ for start in range(0, table.rows, 100_000):
     table.done_ns[rows] = table.sent_ns[rows] + some_ns[:n]
     table.outcome[rows] = failed[:n]
 log = table.finished(table.rows)
-measured = measurement_of(log, plan, client=client)
+measured = measurement_of(log, plan, [shard_result()])
 checks = judge(log, limits)
 p99_bounds(log, 0.95)
 curve_of(log, 10**10), timeline_of(log, 10**10, 400)

@@ -3,15 +3,17 @@
 from typing import Any
 
 import pytest
-from load_records import shard_result
+from load_records import no_rows, shard_result
 
-from loadgen.measurement.result import circumstances_of
+from loadgen.measurement.result import measurement_of
+from loadgen.spec.plan import LoadPlan
+
+PLAN = LoadPlan(rate_per_s=1.0, duration_s=1.0, seed=0)
 
 
 def remarks(rows: int, **counts: Any) -> str:
     result = shard_result(rows=rows, **counts)
-    found = circumstances_of([result, result])
-    return "; ".join(found["remarks"])
+    return "; ".join(measurement_of(no_rows(), PLAN, [result, result]).remarks)
 
 
 @pytest.mark.parametrize(("rows", "closed"), [(10, 1), (1000, 99), (47, 216)])

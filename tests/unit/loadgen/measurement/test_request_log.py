@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from load_records import shard_result
 from numpy.typing import NDArray
 
 from loadgen.measurement.request_log import (
-    ClientUse,
     Measurement,
     RequestLog,
     concatenate,
@@ -22,7 +22,6 @@ from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.status import CLIENT_LIMIT, TIMED_OUT, outcome_of_http
 
 MS = 1_000_000
-IDLE = ClientUse(cpu_share=0.1, cpu_s=0.1, bytes_sent=0, bytes_received=0, connections_opened=0)
 PLAN = LoadPlan(rate_per_s=1000, duration_s=1.0, seed=0, timeout_s=2.0)
 
 
@@ -46,7 +45,7 @@ def log_of(
 
 
 def measured(log: RequestLog, plan: LoadPlan | ClosedLoopPlan = PLAN, **options: Any) -> Measurement:
-    return measurement_of(log, plan, **{"client": IDLE, **options})
+    return measurement_of(log, plan, [options.pop("sent_by", shard_result())], **options)
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300), st.floats(0.001, 1.0))
@@ -134,18 +133,18 @@ def test_one_late_send_in_two_hundred_is_not() -> None:
 
 
 def test_a_busy_client_is_a_problem_and_named_as_the_cause_of_late_sends() -> None:
-    busy = ClientUse(cpu_share=0.93, cpu_s=0.9, bytes_sent=0, bytes_received=0, connections_opened=0)
-    problems = measured(log_of([20.0] * 100, lag_ms=9.0), client=busy).problems
+    busy = shard_result(cpu_s=0.93)
+    problems = measured(log_of([20.0] * 100, lag_ms=9.0), sent_by=busy).problems
     assert len(problems) == 2
     assert "the load process was busy" in problems[0]
     assert "93%" in problems[1]
 
 
 def test_another_run_is_named_as_a_cause_of_late_sends() -> None:
-    beside = replace(IDLE, beside=("optimize (process 7)", "loadtest (process 9)"))
-    [problem] = measured(log_of([20.0] * 100, lag_ms=9.0), client=beside).problems
+    beside = shard_result(beside=("optimize (process 7)", "loadtest (process 9)"))
+    [problem] = measured(log_of([20.0] * 100, lag_ms=9.0), sent_by=beside).problems
     assert "optimize (process 7) and loadtest (process 9)" in problem
-    assert measured(log_of([20.0] * 100), client=beside).problems == ()
+    assert measured(log_of([20.0] * 100), sent_by=beside).problems == ()
 
 
 def test_a_client_out_of_files_is_a_problem() -> None:
