@@ -30,7 +30,8 @@ def native_library(cache: Path | None = None) -> Path:
 
     Raises NoBackend.
     """
-    cached = (cache or _cache()) / source_key() / LIBRARY
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tritune", "native")
+    cached = (cache or usual) / source_key() / LIBRARY
     if not cached.exists():
         _compile(cached.parent)
     for found in (path.stat() for path in (cached, cached.parent, cached.parent.parent)):
@@ -89,7 +90,3 @@ def _compile(folder: Path) -> None:
             Path(draft, LIBRARY).replace(folder / LIBRARY)
     except OSError as error:
         raise NoBackend(f"{error.filename or folder} cannot be written: {error.strerror}") from error
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tritune", "native")

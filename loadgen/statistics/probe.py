@@ -39,7 +39,6 @@ class Measure(Protocol):
 
     def __call__(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         """Return the requests of the run, all ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,19 +53,15 @@ class Bench(Protocol):
     @property
     def spent(self) -> Spent:
         """The seconds spent so far."""
-        ...
 
     def load(self, config: ServingConfig) -> None:
         """Serve this configuration in place of the one before, warmed up and ready."""
-        ...
 
     def restart(self) -> None:
         """Replace the server by a fresh one and serve the same configuration again."""
-        ...
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         """Send load with the arrivals of the workload (see `loadgen.statistics.probe.Measure`)."""
-        ...
 
     def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
         """Send a closed loop of `concurrency` users, who each wait for their response.
@@ -73,19 +69,15 @@ class Bench(Protocol):
         Batch sizes are in requests (see `service_times`), also those of the configuration's members. With a
         `shape`, only requests of that shape of the workload are sent.
         """
-        ...
 
     def compare_answers(self, most_s: float) -> AnswersRecord:
         """Compare answers under a load of its own with those to the same requests alone, in at most `most_s`."""
-        ...
 
     def last_measurement(self) -> MeasurementRecord | None:
         """Return the figures of the latest `measure`; None before the first."""
-        ...
 
     def memory_bytes(self, config: ServingConfig) -> int | None:
         """Return the peak memory of server and models under load on the configuration; None if it is not known."""
-        ...
 
 
 class RunBench(Bench, Protocol):
@@ -93,7 +85,6 @@ class RunBench(Bench, Protocol):
 
     def replica_start_s(self, config: ServingConfig) -> float | None:
         """Return the seconds that a new server takes until it serves the configuration; None if not known."""
-        ...
 
 
 MIN_ANSWERED = 10

@@ -33,11 +33,9 @@ class Bound(Protocol):
 
     def put_outputs(self, addresses: Mapping[str, int]) -> None:
         """Set the addresses of the outputs in device memory; needed before the first `enqueue`."""
-        ...
 
     def enqueue(self, stream: int) -> None:
         """Enqueue one execution on the stream, and return at once."""
-        ...
 
 
 class GpuEngine(Protocol):
@@ -50,4 +48,3 @@ class GpuEngine(Protocol):
 
     def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> Bound:
         """Return the engine for these shapes, with its inputs at these addresses in device memory."""
-        ...
