@@ -20,15 +20,16 @@ from search.record import Rate, Record
 from search.records.confirmations import ConfirmationRecord, read_confirmations
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
 from search.records.run_files import (
+    PREDICTIONS_FILE,
     RECOMMENDATION_FILE,
     RUN_FILE,
+    SPEEDS_FILE,
     PredictedRecord,
     SpeedsRecord,
     from_here,
     read_outcome,
-    read_predictions,
     read_recommendation,
-    read_speeds,
+    read_records,
     read_trials,
     runs_in,
 )
@@ -94,8 +95,8 @@ def read_evidence(directory: Path) -> Evidence:
         trials=trials,
         config=config,
         confirmations=read_confirmations(directory),
-        speeds=read_speeds(directory),
-        predictions=read_predictions(directory),
+        speeds=read_records(directory / SPEEDS_FILE, SpeedsRecord, what="a machine's speed"),
+        predictions=read_records(directory / PREDICTIONS_FILE, PredictedRecord, what="a prediction"),
     )
 
 

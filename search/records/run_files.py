@@ -229,11 +229,6 @@ def write_predictions(directory: Path, records: Iterable[PredictedRecord]) -> No
     write_atomically(directory / PREDICTIONS_FILE, "".join(lines))
 
 
-def read_predictions(directory: Path) -> tuple[PredictedRecord, ...]:
-    """Return the predictions of a run; empty if there is no such file. Raises BadInput if it is damaged."""
-    return read_records(directory / PREDICTIONS_FILE, PredictedRecord, what="a prediction")
-
-
 SPEEDS_FILE = "machine_speed.jsonl"
 
 
@@ -245,13 +240,3 @@ class SpeedsRecord(Record):
     speeds: tuple[float, ...] = Field(
         description="Mean speed in each second of the run; 1 is usual for the machine and this configuration."
     )
-
-
-def keep_speeds(directory: Path, record: SpeedsRecord) -> None:
-    """Append the speeds in a load run to the file of the run's directory."""
-    append_line(directory / SPEEDS_FILE, record.model_dump_json())
-
-
-def read_speeds(directory: Path) -> tuple[SpeedsRecord, ...]:
-    """Return the speeds of all load runs; empty if there is no such file. Raises BadInput if it is damaged."""
-    return read_records(directory / SPEEDS_FILE, SpeedsRecord, what="a machine's speed")

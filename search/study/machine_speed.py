@@ -16,7 +16,7 @@ import numpy as np
 
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
-from search.records.run_files import SpeedsRecord, keep_speeds
+from search.records.run_files import SPEEDS_FILE, SpeedsRecord, append_line
 from search.simulator.replay import GRAIN_S, PAUSED, SLOW, slowdowns_by_grain, usual_slowdown, without_noise
 from search.simulator.surrogate import Kind, Surrogate
 from search.space import knobs_of
@@ -104,7 +104,8 @@ class MachineSpeed:
             if run.began_unix_s is not None:
                 seconds = np.split(np.exp(-slowdowns), range(GRAINS_A_SECOND, len(slowdowns), GRAINS_A_SECOND))
                 speeds = tuple(round(float(one.mean()), 3) for one in seconds)
-                keep_speeds(directory, SpeedsRecord(began_unix_s=run.began_unix_s, speeds=speeds))
+                record = SpeedsRecord(began_unix_s=run.began_unix_s, speeds=speeds)
+                append_line(directory / SPEEDS_FILE, record.model_dump_json())
 
     def slow_phases(self) -> int:
         """Return how many slow phases were seen."""

@@ -15,7 +15,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.probe import Probe
 from search.cost.cost import PriceRecord
 from search.find_best import NothingFound, SearchRequest, SearchResult, find_best
-from search.records.run_files import TRIALS_FILE, read_predictions, read_trials
+from search.records.run_files import PREDICTIONS_FILE, TRIALS_FILE, PredictedRecord, read_records, read_trials
 from search.records.slo import Slo
 from search.restriction import Restriction, restricted
 from search.space import SearchSpace, knobs_of
@@ -96,7 +96,7 @@ def test_the_result_has_all_that_a_recommendation_needs(space: SearchSpace, tmp_
     assert isinstance(seen[-1], events.Note)
     assert seen[-1].text == "left"
     assert result.winner.number in {trial.number for trial in read_trials(tmp_path)}
-    predicted = read_predictions(tmp_path)
+    predicted = read_records(tmp_path / PREDICTIONS_FILE, PredictedRecord, what="a prediction")
     curves = {record.config: record.curve for record in predicted if record.curve}
     assert set(curves) == {result.winner.config, result.baseline.config}
     for curve in curves.values():  # from far below the capacity to beyond the limit

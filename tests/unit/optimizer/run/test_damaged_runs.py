@@ -15,7 +15,7 @@ from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig
 from optimizer.run_file import save_config
 from search.records.confirmations import ConfirmationRecord
-from search.records.run_files import PredictedRecord, SpeedsRecord, keep_speeds, write_predictions
+from search.records.run_files import SPEEDS_FILE, PredictedRecord, SpeedsRecord, append_line, write_predictions
 
 FILES = {  # file -> the commands that need it
     "recommendation.json": ("bundle", "report", "compare", "fleet", "explain"),
@@ -52,7 +52,7 @@ def run(tmp_path: Path) -> Path:
     )  # fmt: skip
     (folder / "confirmations.jsonl").write_text(confirmation.model_dump_json() + "\n")
     write_predictions(folder, [PredictedRecord(config=trials[3].config, rate_per_s=10.0)])
-    keep_speeds(folder, SpeedsRecord(began_unix_s=1e9, speeds=(1.0,)))
+    append_line(folder / SPEEDS_FILE, SpeedsRecord(began_unix_s=1e9, speeds=(1.0,)).model_dump_json())
     save_config(OptimizeConfig(limits=(LatencyLimit(limit_ms=50.0),), model=Path("m.onnx"), output=folder), folder)
     return folder
 

@@ -9,7 +9,7 @@ import pytest
 from certifications import DEFAULT, EXECUTION_S, PER_S, SLO, belief, tried
 from unsteady_machine import Speed, UnsteadyBench
 
-from search.records.run_files import read_speeds
+from search.records.run_files import SPEEDS_FILE, SpeedsRecord, read_records
 from search.simulator.capacity import rate_at_limit, stand_in
 from search.simulator.replay import GRAIN_S, SLOW
 from search.study.belief import Belief, alike_seconds
@@ -104,7 +104,9 @@ def test_the_speed_in_each_second_of_the_runs_is_kept_for_the_report(tmp_path: P
     for number, began_s in enumerate((1e9, 1e9 + 20)):
         known.bench.runs[number] = replace(known.bench.runs[number], began_unix_s=began_s)
     known.speed.keep(tmp_path)
-    first, second = read_speeds(tmp_path)  # without the third, of which nobody knows when it was
+    first, second = read_records(
+        tmp_path / SPEEDS_FILE, SpeedsRecord, what="speeds"
+    )  # without the third, of which nobody knows when it was
     assert [(one.began_unix_s, len(one.speeds)) for one in (first, second)] == [(1e9, 10), (1e9 + 20, 10)]
     speeds = np.array(first.speeds + second.speeds)
     assert np.median(speeds) == pytest.approx(1.0, abs=0.1)
