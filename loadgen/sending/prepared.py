@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from loadgen.errors import LoadError, TargetRefused, TargetUnreachable
 from loadgen.measurement.first_answers import Turn, turn_of
@@ -184,8 +184,8 @@ def wait_ready(
 
     Raises PayloadError at once, TargetUnreachable and TargetRefused if it does not within `patience_s`.
     """
-    began_s, poller = time.monotonic(), Poller()
-    try:
+    began_s = time.monotonic()
+    with closing(Poller()) as poller:
         while not stop():
             failure: LoadError = TargetUnreachable(f"{target.url} does not answer.\nSee the server's log.")
             try:
@@ -199,6 +199,4 @@ def wait_ready(
                 what, _, fix = str(failure).partition("\n")
                 raise type(failure)(f"{what.rstrip('.')}, for {patience_s:g} s now.\n{fix}")
             pause(PAUSES_S[0])
-    finally:
-        poller.close()
     return None

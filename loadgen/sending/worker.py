@@ -12,7 +12,7 @@ import termios
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from statistics import fmean
 from typing import cast
@@ -203,7 +203,7 @@ def _prepare_and_run(message: Message, fd: int | None, channel: Channel, poller:
     def must_stop() -> bool:
         return channel.waits(0) and bool(channel.receive()[0]["do"] == "stop")
 
-    try:
+    with closing(prepared):
         prepared.connect(shard.connections_ahead)
         channel.send({"prepared": True})
         start, _ = channel.receive()
@@ -211,8 +211,6 @@ def _prepare_and_run(message: Message, fd: int | None, channel: Channel, poller:
             return {"cancelled": True}
         result = run_shard(shard, table, prepared, poller, start["origin_ns"], must_stop)
         return dataclasses.asdict(result) | {"beside": [*beside, *other_runs(os.getppid())]}
-    finally:
-        prepared.close()
 
 
 def main() -> None:

@@ -61,10 +61,8 @@ def serve(connection: socket.socket, opened: Any, failure: Exception | None) -> 
             traceback.print_exc()
             send_error(connection, error)
             return
-        try:
+        with contextlib.closing(slot):
             serve_slot(connection, slot.tensors, slot.memory, slot.runner, slot.sizes)
-        finally:
-            slot.close()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -294,14 +294,12 @@ def serve_repository(repository: Path, options: ServerOptions) -> Iterator[Proce
     # The server answers as soon as all models are loaded.
     patience_s = options.start_timeout_s + len(models) * options.load_timeout_s
     host = ProcessHost(replace(options, start_timeout_s=patience_s), LAUNCHERS[options.kind], models)
-    try:
+    with closing(host):
         for model in models:
             if not is_model_ready(host.endpoint, model.name):
                 why = why_unavailable(host.endpoint, model.name)
                 raise ModelLoadFailed(model.name, reason_of(why) or "the server gives no reason")
         yield host
-    finally:
-        host.close()
 
 
 def wait_until_unloaded(endpoint: Endpoint, model_name: str, timeout_s: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,11 +276,8 @@ def serve(options: ServerOptions) -> Iterator[Server]:
             server.forget()
         return
     options = with_usable_runtime(options)
-    host = ProcessHost(options, LAUNCHERS[options.kind])
-    try:
+    with closing(ProcessHost(options, LAUNCHERS[options.kind])) as host:
         yield Server(host, options)
-    finally:
-        host.close()
 
 
 def with_usable_runtime(options: ServerOptions) -> ServerOptions:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,11 @@ def _on_gpu(request: Any, feed: Tensors, *, graphs: bool) -> float:
     from model_repo.runtime.tritune_gpu.driver import DriverCuda
     from optimizer.engines.timing_child import engine_time_ms, load_engine
 
-    cuda = DriverCuda(0)
-    try:
+    with closing(DriverCuda(0)) as cuda:
         stream = cuda.stream()
         engine = load_engine(Path(request["file"]), request["backend"], cuda, stream, graphs=graphs)
         shapes = {name: array.shape for name, array in feed.items()}
         return engine_time_ms(engine, cuda, stream, shapes, graph=graphs)
-    finally:
-        cuda.close()
 
 
 def _layers(request: Any, feed: Tensors) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +77,8 @@ def worker_pool(store: TrialStore, workers: Workers | None) -> Iterator[WorkerPo
             "Give this run a study of its own with --study NAME, or go on with that one: --resume DIR.",
         )
     pool.publish(workers.job)
-    with workers.start(study):
-        try:
-            yield pool
-        finally:
-            pool.close()
+    with workers.start(study), closing(pool):
+        yield pool
 
 
 def queue_of(study: str) -> str:
