@@ -9,7 +9,6 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.plan import Arrivals, LoadPlan
 from loadgen.statistics.probe import Watch
 from loadgen.traffic.arrivals import schedule
@@ -170,7 +169,6 @@ class Workload:
 
     def unit(self, seed: int, *, requests: int) -> Floats:
         """Return arrival times at one request per second for the simulator: `requests`, or all of a trace."""
-
         enough = max(requests, min(self.turn, MAX_TURN))
         return unit_arrivals(seed, requests=enough, arrivals=self.drawn(seed))
 
@@ -179,11 +177,7 @@ class Workload:
         turn_s = self.turn / rate_per_s
         if watch is None or not self.turn or turn_s > duration_s:
             return watch
-
-        def patient(log: RequestLog) -> bool:
-            return log.until_s >= NEARLY_ALL * turn_s and watch(log)
-
-        return patient
+        return lambda log: log.until_s >= NEARLY_ALL * turn_s and watch(log)
 
     def caveat(self, requests: float) -> str | None:
         """Return the caveat if a confirmation of so many requests does not cover the trace; None if it does."""

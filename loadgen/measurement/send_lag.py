@@ -38,11 +38,7 @@ def stop_when_late(
     watch: Callable[[RequestLog], bool] | None, plan: LoadPlan, limit_ms: float
 ) -> Callable[[RequestLog], bool]:
     """Return a watch that also stops a run whose send lag disqualifies it: the cause rarely goes away in a run."""
-
-    def ends(log: RequestLog) -> bool:
-        return (watch is not None and watch(log)) or is_hopelessly_late(log, plan, limit_ms)
-
-    return ends
+    return lambda log: (watch is not None and watch(log)) or is_hopelessly_late(log, plan, limit_ms)
 
 
 def is_hopelessly_late(log: RequestLog, plan: LoadPlan, limit_ms: float) -> bool:

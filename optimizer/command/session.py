@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,16 +99,10 @@ def run(
     return exit_code(facts, accept_provisional=call.accept_provisional)
 
 
-@contextmanager
-def _finishing(on_event: OnEvent) -> Iterator[Callable[[], bool]]:
+def _finishing(on_event: OnEvent) -> AbstractContextManager[Callable[[], bool]]:
     """Until the block ends, the first Ctrl-C asks the search to finish, and the second stops it."""
-
-    def announce() -> None:
-        text = f"Finishing: one confirmation, {FINISHED_IN_S:.0f} s at most. Ctrl-C again stops now."
-        on_event(events.Note(text=text, warning=True))
-
-    with finish_on_first_interrupt(announce) as stop:
-        yield stop
+    text = f"Finishing: one confirmation, {FINISHED_IN_S:.0f} s at most. Ctrl-C again stops now."
+    return finish_on_first_interrupt(partial(on_event, events.Note(text=text, warning=True)))
 
 
 def carry_out(

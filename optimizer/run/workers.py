@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -213,12 +214,8 @@ def work(options: WorkerCall, own: OptimizeConfig) -> int:
         ) as children,
     ):
         on_event = to_log_and(progress)
-
-        def announce() -> None:
-            text = "Stopping: another worker gets what is not finished. Ctrl-C again stops now."
-            on_event(events.Note(text=text, warning=True))
-
-        with finish_on_first_interrupt(announce) as stop:
+        text = "Stopping: another worker gets what is not finished. Ctrl-C again stops now."
+        with finish_on_first_interrupt(partial(on_event, events.Note(text=text, warning=True))) as stop:
             finished = _measure(options, own, storage, on_event, stop)
             while not stop() and any(child.poll() is None for child in children):
                 time.sleep(LOOK_AGAIN_S)  # they end by themselves, as this one did
